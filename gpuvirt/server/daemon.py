@@ -33,6 +33,7 @@ from gpuvirt.server.limits import host_memory, tenant_disk
 from gpuvirt.server.listener import Listener
 from gpuvirt.server.memory_usage import BESIDE, MemoryUsage, describes
 from gpuvirt.server.migration.carry import REST_LIMIT, REST_MOST
+from gpuvirt.server.migration.departed import departed_file
 from gpuvirt.server.observe.host_fabric import HostFabric
 from gpuvirt.server.observe.keeper import Keeper
 from gpuvirt.server.observe.observer import Observer
@@ -155,6 +156,7 @@ class Daemon:
             overrun=options.overrun,
             tenant_of=tenant_of,
             pool=pooled.policy if pooled else None,
+            departed=departed_file(tokens.folder, options.host, self.port) if pooled else None,
         )
         undo.push_async_callback(sessions.close)
         undo.callback(tenant_disk.Watch(options.disk_per_token, lambda: sessions).close)

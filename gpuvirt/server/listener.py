@@ -19,6 +19,7 @@ from typing import Any
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.acceptor import Acceptor, limits
+from gpuvirt.server.migration.departed import Departed
 from gpuvirt.server.rate_limited_log import RateLimitedLog
 from gpuvirt.server.refusals import Moved, Refused
 from gpuvirt.server.server_library import AcceptorConfig
@@ -191,7 +192,13 @@ class Listener:
 
     def _further(self, client: socket.socket, hello: hs.Hello, raw: bytes, transcript: hs.Transcript) -> Coroutine[Any, Any, None] | None:
         """A further connection of a session: a bulk channel, or one in the place of a connection that was cut. Returns what is left to do."""
-        session = self._sessions.get(hello.session) or self._sessions.departed_session(hello.session)
+        session = self._sessions.get(hello.session)
+        if session is None and (gone := self._sessions.departures.get(hello.session)) is not None:
+            if not transcript.hello_proved(raw, gone.key):
+                raise Refused(hs.WELCOME_DENIED, "the connection does not belong to the session")
+            return self._send_on(gone, client, transcript)
+        if session is None and hello.session in self._sessions.arriving:
+            raise Refused(hs.WELCOME_BUSY, "the session is on its way here")
         if session is None:
             former = self._sessions.ended(hello.session)
             known = former is not None and transcript.hello_proved(raw, former.key)
@@ -202,6 +209,15 @@ class Listener:
             return self._place_later(session, session.moving, client, hello, transcript)
         self._place(session, client, hello, transcript)
         return None
+
+    async def _send_on(self, gone: Departed, client: socket.socket, transcript: hs.Transcript) -> None:
+        """The session has gone to another server, once it works there."""
+        if gone.settled is not None and not gone.settled.done():
+            await asyncio.wait([gone.settled], timeout=MOVE_PATIENCE)
+            if not gone.settled.done():
+                raise Refused(hs.WELCOME_BUSY, "the session moves")
+        self._sessions.departures.tell(gone)
+        self._tell_moved(client, gone.label, Moved(gone.url), transcript, gone.key)
 
     async def _place_later(
         self, session: Session, moving: asyncio.Future[None], client: socket.socket, hello: hs.Hello, transcript: hs.Transcript

@@ -43,7 +43,7 @@ class Session:
         end: what its transport opened for it.
         moving: done when it has moved, or stayed.
         adopted: it began under an earlier daemon, or at another server.
-        url: of the server that it is at, "": this one. sent_on: its client has been told. left: when it went there, monotonic seconds.
+        url: of the server that it is at, "": this one.
     """
 
     id: int
@@ -62,8 +62,6 @@ class Session:
     parking: ParkingState = field(default_factory=ParkingState)
     adopted: bool = False
     url: str = ""
-    sent_on: bool = False
-    left: float = 0.0
     epochs: dict[int, int] = field(default_factory=lambda: {MAIN: 0})  # of each connection (MAIN, channels), that of the last one
 
     @property

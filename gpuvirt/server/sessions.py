@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpuvirt import paths
@@ -19,6 +20,7 @@ from gpuvirt.server.lease import NO_RIGHTS, Lease, Membership, NotGranted
 from gpuvirt.server.leases import Leases, Policy
 from gpuvirt.server.memory_usage import SLOTS, MemoryUsage
 from gpuvirt.server.migration.carry import WORKER_LIMIT
+from gpuvirt.server.migration.departed import Departed, DepartedSessions
 from gpuvirt.server.migration.local import move
 from gpuvirt.server.named_leases import GIVEN_BACK, NamedLeases
 from gpuvirt.server.parking import Parkable, Parking
@@ -44,7 +46,6 @@ WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is tol
 ANSWER_LIMIT = 0.5  # seconds that a pool's scheduler has for its answer before the client is told that it waits
 ANSWER_LOOK = 0.003  # seconds between two looks whether it has come
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
-DEPARTED_MOST = 4096  # sessions that have gone to other servers, whose clients are sent there
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
 
@@ -77,10 +78,15 @@ class Sessions:
         overrun: float = 60.0,
         tenant_of: Callable[[bytes], Tenant],
         pool: Callable[[PolicyMachine], Policy] | None = None,
+        departed: Path | None = None,
     ) -> None:
-        """pool: makes the policy of a host in a pool of many, from the books of its own devices."""
+        """Args:
+        pool: makes the policy of a host in a pool of many, from the books of its own devices.
+        departed: the file of the sessions that have gone from there to others.
+        """
         self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
-        self._departed: OrderedDict[int, Session] = OrderedDict()
+        self.departures = DepartedSessions(departed)
+        self.arriving: set[int] = set()  # sessions that come from another server, and do not work here yet
         inventory = engine.inventory
         self.engine, self.inventory, self.memory_usage = engine, inventory, memory_usage
         self.tenant_of, self.handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
@@ -125,15 +131,9 @@ class Sessions:
         """A session that the server has ended for a reason that its client is to hear, if that was not long ago."""
         return self._told.get(session)
 
-    def departed_session(self, session: int) -> Session | None:
-        """One that has gone to another server, `Session.url`, if that was not long ago."""
-        return self._departed.get(session)
-
     def following(self, limit: float) -> int:
         """How many sessions have gone to other servers in so many seconds, and named leases, whose clients do not know where they are yet."""
-        now = time.monotonic()
-        sessions = sum(not session.sent_on and now - session.left < limit for session in self._departed.values())
-        return sessions + self.table.following(now)
+        return self.departures.following(limit) + self.table.following(time.monotonic())
 
     def check(self, hello: Hello, rights: Rights = NO_RIGHTS) -> None:
         """Whether what a hello asks for could ever be had. rights: what its token allows.
@@ -349,7 +349,8 @@ class Sessions:
             Refused: a number or an epoch that cannot be; what comes of an earlier attempt must not push aside the present connection.
         """
         if session.url:
-            session.sent_on = True
+            if (gone := self.departures.get(session.id)) is not None:
+                self.departures.tell(gone)
             raise Moved(session.url)
         if session.worker.told:  # it has been told to end, and its worker has not ended yet
             raise Refused(WELCOME_UNKNOWN, session.worker.ending)
@@ -468,10 +469,8 @@ class Sessions:
         self._drop(session)
         if self.memory_usage:
             self.memory_usage.free_slot(session.slot)
-        session.url, session.left = url, time.monotonic()
-        self._departed[session.id] = session
-        if len(self._departed) > DEPARTED_MOST:
-            self._departed.popitem(last=False)
+        session.url = url
+        self.departures.add(Departed(session.id, session.key, url, session.label, time.time(), settled=session.moving))
 
     def named_session(self, name: str, viewer: bytes | None) -> Session:
         """Raises:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,36 @@ def test_a_host_that_does_not_answer_gets_nothing(pair: Pool, tmp_path: Path) ->
     wait_until(lambda: not pair.json("alder", "ps"))
     done = pair.run("alder", [*STAYS, "/dev/null"], "--gpus", "2", "--compute", "1", "--no-wait")
     assert done.stdout == "running\nright\n", done.stderr
+
+
+def leaves_a_host_that_is_killed(pair: Pool, folder: Path, before_it_starts: Callable[[Path], None]) -> tuple[str, str]:
+    """A session goes from birch to alder while its program stands still; birch is killed, and started anew; then the program goes on."""
+    with pair.running("alder", [*STAYS, folder / "end"], *TCP) as program:
+        session, at = only_session(pair)
+        if at == "alder":
+            pair.gpuvirt("alder", "move", session, "--host", "birch")
+            wait_until(lambda: log(pair, "birch").count("its connection is made again") > 0)
+        (pid,) = (one["pid"] for lease in pair.json("alder", "ps") for one in lease["sessions"])
+        os.kill(pid, signal.SIGSTOP)
+        pair.gpuvirt("alder", "move", session, "--host", "alder")
+        address = pair.hosts["birch"].url.removeprefix("tcp://")
+        pair.hosts["birch"].stop(signal.SIGKILL)
+        (state,) = (pair.folder / "birch" / "state").glob("joined-*")
+        (file,) = state.glob("departed-*.json")
+        assert len(json.loads(file.read_text())) == 1
+        before_it_starts(file)
+        pair.start("birch", 2, listen=address)
+        (folder / "end").touch()
+        os.kill(pid, signal.SIGCONT)
+        return program.communicate(timeout=SOON)
+
+
+def test_a_client_is_sent_on_by_a_host_that_was_started_anew(pair: Pool, tmp_path: Path) -> None:
+    out, err = leaves_a_host_that_is_killed(pair, tmp_path, lambda file: None)
+    assert out == "right\n", err
+
+
+def test_one_that_is_not_is_lost(pair: Pool, tmp_path: Path) -> None:
+    """Deliberate fault: the host does not know any more where it went."""
+    out, err = leaves_a_host_that_is_killed(pair, tmp_path, lambda file: file.unlink())
+    assert "right" not in out and "refused: this server has no such session" in err

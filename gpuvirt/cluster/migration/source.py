@@ -116,7 +116,7 @@ class Source:
 
     async def _send_images(self, talk: _Talk, departure: Departure, limit: float) -> int:
         records = departure.records()
-        talk.say(Bring(departure.lease.number, tuple(records)))
+        talk.bring(Bring(departure.lease.number, tuple(records)))
         sent = 0
         for index in range(len(records)):
             out, into = socket.socketpair()
@@ -154,7 +154,7 @@ class _Talk:
         self._credit, self._news = 0, asyncio.Event()
         self._made = self._begun = False
         self._why = ""
-        self._heard = time.monotonic()
+        self._heard: float | None = None  # when something came of it last; None: it has not been spoken to yet
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> _Talk:
@@ -170,6 +170,11 @@ class _Talk:
             self.say(Abandon(str(error) if error else "it stays where it was"))  # to which, after `Begin`, nobody listens
         self._socket.close()
 
+    def bring(self, message: Bring) -> None:
+        """The first word."""
+        self._heard = time.monotonic()
+        self.say(message)
+
     def say(self, message: Message) -> None:
         with contextlib.suppress(zmq.ZMQError):
             self._socket.send(message.packed(), zmq.DONTWAIT)
@@ -178,7 +183,7 @@ class _Talk:
         while True:
             await asyncio.sleep(ALIVE_EVERY)
             self.say(Alive())
-            if time.monotonic() - self._heard > PATIENCE:
+            if self._heard is not None and time.monotonic() - self._heard > PATIENCE:
                 self._fail(f"{self._name} does not answer")
 
     def _fail(self, why: str) -> None:

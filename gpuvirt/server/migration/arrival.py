@@ -64,6 +64,7 @@ class Arrival:
             raise
         session = Session(record.id, membership, transport, hello, record.peer, worker, tenant, record.key, record.seal)
         self._coming.append(session)
+        sessions.arriving.add(session.id)
         session.started, session.adopted, session.end = record.started, True, transport.open()
         session.epochs = {int(which): int(epoch) for which, epoch in record.epochs}
         image = give_image(worker, sessions.handovers.of(session, membership))
@@ -107,6 +108,7 @@ class Arrival:
         sessions = self._sessions
         sessions.table.arrived(self.lease, time.monotonic())
         for session in self._coming:
+            sessions.arriving.discard(session.id)
             sessions.goes_on(session, session.worker)
             sessions.keep(session)
             with contextlib.suppress(OSError):  # it has ended, and what follows of that is under way
@@ -122,6 +124,7 @@ class Arrival:
             session.worker.kill()
         await asyncio.gather(*(asyncio.shield(session.worker.gone) for session in self._coming))
         for session in self._coming:
+            self._sessions.arriving.discard(session.id)
             session.end.close()
             if self._sessions.memory_usage:
                 self._sessions.memory_usage.free_slot(session.slot)
