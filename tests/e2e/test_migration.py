@@ -229,16 +229,18 @@ def leaves_a_host_that_is_killed(pair: Pool, folder: Path, before_it_starts: Cal
             wait_until(lambda: log(pair, "birch").count("its connection is made again") > 0)
         (pid,) = (one["pid"] for lease in pair.json("alder", "ps") for one in lease["sessions"])
         os.kill(pid, signal.SIGSTOP)
-        pair.gpuvirt("alder", "move", session, "--host", "alder")
-        address = pair.hosts["birch"].url.removeprefix("tcp://")
-        pair.hosts["birch"].stop(signal.SIGKILL)
-        (state,) = (pair.folder / "birch" / "state").glob("joined-*")
-        (file,) = state.glob("departed-*.json")
-        assert len(json.loads(file.read_text())) == 1
-        before_it_starts(file)
-        pair.start("birch", 2, listen=address)
-        (folder / "end").touch()
-        os.kill(pid, signal.SIGCONT)
+        try:
+            pair.gpuvirt("alder", "move", session, "--host", "alder")
+            address = pair.hosts["birch"].url.removeprefix("tcp://")
+            pair.hosts["birch"].stop(signal.SIGKILL)
+            (state,) = (pair.folder / "birch" / "state").glob("joined-*")
+            (file,) = state.glob("departed-*.json")
+            assert len(json.loads(file.read_text())) == 1
+            before_it_starts(file)
+            pair.start("birch", 2, listen=address)
+            (folder / "end").touch()
+        finally:
+            os.kill(pid, signal.SIGCONT)
         return program.communicate(timeout=SOON)
 
 
