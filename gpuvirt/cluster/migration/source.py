@@ -129,6 +129,7 @@ class Source:
                     async with asyncio.timeout(limit + CARRY_LIMIT):
                         sent += await talk.send_image(index, into)
                         await saving
+                        await talk.end_image(index)
                 except TimeoutError:
                     raise GpuvirtError(f"a session's image did not pass within {limit + CARRY_LIMIT:.0f} s") from None
                 finally:
@@ -233,13 +234,23 @@ class _Talk:
         loop, sent = asyncio.get_running_loop(), 0
         while True:
             data = await self._or_failure(loop.sock_recv(source, PART))
-            while self._credit < len(data) or not self._credit:
+            if not data:
+                return sent
+            while self._credit < len(data):
                 await self._until_news()
             self._credit -= len(data)
             self.say(ImagePart(index, data))
             sent += len(data)
-            if not data:
-                return sent
+
+    async def end_image(self, index: int) -> None:
+        """What was sent of an image is all of it.
+
+        Raises:
+            GpuvirtError: the destination has given up.
+        """
+        while not self._credit:  # it has not said yet that it takes anything
+            await self._until_news()
+        self.say(ImagePart(index, b""))
 
     async def _or_failure(self, receiving: Any) -> bytes:
         """What is received, unless the destination fails meanwhile.
