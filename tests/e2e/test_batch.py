@@ -91,6 +91,7 @@ def test_all_ranks_or_none(jobs: Jobs) -> None:
     assert began[0][1] <= began[1][0] + 0.5 and began[1][1] <= began[2][0] + 0.5  # its end is written after its GPUs were given back
 
 
+@pytest.mark.wide
 def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
     jobs.env["GPUVIRT_TOKEN"] = jobs.gpuvirt("token", "create", "important", "--priority", "5", "--pool", jobs.env["GPUVIRT_POOL"]).split()[-1]
     first = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
@@ -125,6 +126,7 @@ def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
     assert not json.loads(jobs("list", "--json").stdout)
 
 
+@pytest.mark.wide
 def test_jobs_are_cancelled_and_have_deadlines(jobs: Jobs) -> None:
     """While they run and while they wait; their GPUs are free afterwards."""
     runs = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
@@ -138,6 +140,7 @@ def test_jobs_are_cancelled_and_have_deadlines(jobs: Jobs) -> None:
     assert jobs("wait", jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS)).returncode == 0
 
 
+@pytest.mark.wide
 def test_logs_are_followed(jobs: Jobs) -> None:
     id = jobs.submit("--ranks", "2", "--", *RANKS, "2")
     with subprocess.Popen([*GPUVIRT, "batch", "logs", "-f", id], stdout=subprocess.PIPE, text=True, env=jobs.env) as process:
@@ -160,6 +163,7 @@ def runner_of(jobs: Jobs, id: str) -> int:
     raise AssertionError("the job has no runner")
 
 
+@pytest.mark.wide
 def test_a_runner_that_is_killed_takes_its_ranks_along(jobs: Jobs, own_pool: Callable[..., Server]) -> None:
     """The job is lost, and its GPUs come back when nobody has renewed their lease."""
     server = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--grace", "5s")
@@ -172,6 +176,7 @@ def test_a_runner_that_is_killed_takes_its_ranks_along(jobs: Jobs, own_pool: Cal
     wait_until(lambda: not server.leases())
 
 
+@pytest.mark.wide
 def test_a_job_goes_on_at_another_host(tmp_path: Path) -> None:
     """The host of its GPUs is lost, with its machine: the gang begins anew where there is room, which is no retry."""
     pool = Pool(tmp_path)

@@ -105,6 +105,7 @@ def test_all_of_a_lease_goes_together_and_who_comes_later_finds_it(pair: Pool, t
     wait_until(lambda: not pair.json("alder", "ps"))
 
 
+@pytest.mark.wide
 def test_a_block_of_python_sees_where_its_gpus_are(pair: Pool) -> None:
     code = f"""
 import json, os, gpuvirt, runpy, subprocess, sys
@@ -163,6 +164,7 @@ def test_a_host_is_drained_and_stopped(pair: Pool, tmp_path: Path) -> None:
     assert done.stdout == "running\nright\n", done.stderr
 
 
+@pytest.mark.wide
 def test_what_cannot_leave_says_why_and_a_drain_is_undone(pair: Pool, tmp_path: Path) -> None:
     """A session over shared memory; a token that is no admin's; a host that there is not."""
     with pair.running("birch", [*STAYS, tmp_path / "end"], "--link", "shm") as program:
@@ -185,6 +187,7 @@ def test_what_cannot_leave_says_why_and_a_drain_is_undone(pair: Pool, tmp_path: 
         assert program.communicate(timeout=SOON)[0] == "right\n"
 
 
+@pytest.mark.wide
 def test_a_host_that_does_not_answer_gets_nothing(pair: Pool, tmp_path: Path) -> None:
     """The destination stands still: the session stays, and goes on. When it goes on, it has nothing of it."""
     with pair.running("alder", [*STAYS, tmp_path / "end"], *TCP) as program:
@@ -258,6 +261,7 @@ def test_a_client_is_sent_on_by_a_host_that_was_started_anew(pair: Pool, tmp_pat
     assert out == "right\n", err
 
 
+@pytest.mark.wide
 def test_one_that_is_not_is_lost(pair: Pool, tmp_path: Path) -> None:
     """Deliberate fault: the host does not know any more where it went."""
     out, err = leaves_a_host_that_is_killed(pair, tmp_path, lambda file: file.unlink())
