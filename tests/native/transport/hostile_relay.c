@@ -231,6 +231,7 @@ static void *run(void *arg) {
         if (fd < 0) continue;
         struct connection *c = calloc(1, sizeof *c);
         c->relay = r;
+        atomic_fetch_add(&r->connections, 1);
         c->fds[0] = fd;
         c->fds[1] = dial(r->server_port);
         int after = atomic_load(&r->after);
@@ -289,6 +290,12 @@ void relayed_close(struct relayed *r) {
     mini_close(&r->server, &r->p);
     mini_stop(&r->server);
     hostile_stop(&r->relay);
+}
+
+bool relayed_noticed_all(struct relayed *r) {
+    uint64_t noticed = relayed_noticed(r), done = (uint64_t)atomic_load(&r->relay.done);
+    uint64_t given_up = (uint64_t)atomic_load(&r->relay.connections) - 1 - link_counts(r->p.client).resumes;
+    return noticed <= done && noticed + given_up >= done;
 }
 
 uint64_t relayed_noticed(struct relayed *r) { return link_counts(r->p.client).altered + link_counts(r->p.worker).altered; }

@@ -31,7 +31,8 @@ struct hostile_relay {
     _Atomic int mischief; /* enum */
     _Atomic int after;    /* of a connection's frames less than this many are left alone first; 0: none */
     _Atomic int done;     /* how often */
-    _Atomic int passed;   /* frames */
+    _Atomic int connections;
+    _Atomic int passed; /* frames */
     _Atomic bool stop;
     _Atomic int running; /* threads */
     _Atomic uint64_t random;
@@ -60,5 +61,8 @@ void relayed_open(struct relayed *r, const char *link, enum mischief mischief, i
 void relayed_close(struct relayed *r);
 /* How many frames both ends have found altered. */
 uint64_t relayed_noticed(struct relayed *r);
+/* Whether all that was done has been noticed; but for what was done to connections that the client had given up before they were the session's, which
+ * on a busy machine it does: the server may have said something there already, and nobody reads that. */
+bool relayed_noticed_all(struct relayed *r);
 
 #endif
