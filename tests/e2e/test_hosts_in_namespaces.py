@@ -40,9 +40,10 @@ class Network:
 
     def __init__(self) -> None:
         self._mark = f"gv{os.getpid() % 10000}"
+        self._subnet = f"10.199.{os.getpid() % 250}"  # of several such tests on a machine each has another
         self.bridge = f"{self._mark}b"
         ip(f"link add {self.bridge} type bridge")
-        ip(f"addr add 10.199.9.1/24 dev {self.bridge}")
+        ip(f"addr add {self._subnet}.1/24 dev {self.bridge}")
         ip(f"link set {self.bridge} up")
         for number, name in enumerate(GPUS):
             ip(f"netns add {self.namespace(name)}")
@@ -55,9 +56,8 @@ class Network:
     def namespace(self, name: str) -> str:
         return f"{self._mark}-{name}"
 
-    @staticmethod
-    def address(name: str) -> str:
-        return f"10.199.9.{10 + [*GPUS].index(name)}"
+    def address(self, name: str) -> str:
+        return f"{self._subnet}.{10 + [*GPUS].index(name)}"
 
     def connect(self, name: str, up: bool) -> None:
         """Whether a host is on the network."""
