@@ -84,7 +84,7 @@ def test_all_ranks_or_none(jobs: Jobs) -> None:
         states = [jobs.state(id) for id in ids]
         seen.add(states.count("running"))
         assert [len(lease["devices"]) for lease in jobs.leases() if lease["devices"]] in ([], [2])
-        waiting = [jobs.job(id)["why"] for id in ids if jobs.state(id) == "queued"]
+        waiting = [job["why"] for job in map(jobs.job, ids) if job["state"] == "queued"]
         assert all("waiting for 2 GPUs" in why or "asks" in why for why in waiting), waiting
     assert [jobs.state(id) for id in ids] == ["done"] * 3
     began = sorted((jobs.job(id)["started"], jobs.job(id)["ended"]) for id in ids)

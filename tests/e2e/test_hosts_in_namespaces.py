@@ -326,8 +326,12 @@ def whatever_happens(network: Network, folder: Path, seed: int, seconds: float) 
             time.sleep(0.05)
         play.heal(all_of_it=True)
         wait_until(lambda: play.pool.are_there("ash", *GPUS))
+        asked = time.monotonic()
         while play.moves or play.drains:
             play.look_at_moves()
+            if time.monotonic() > asked + 30.0:  # whoever was asked has been killed meanwhile, and the asker would wait for ten minutes
+                for process in [*(move.process for move in play.moves), *(process for process, _ in play.drains.values())]:
+                    process.kill()
             time.sleep(0.2)
         for program in list(play.programs):
             program.end.touch()
