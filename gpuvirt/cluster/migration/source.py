@@ -92,10 +92,12 @@ class Source:
                 if not self._sessions.table.lasts(lease):
                     raise GpuvirtError("it has ended")
                 decided = True
-                await departure.end_workers()
-                talk.say(Begin())
-                self._member.migrated(lease.number, True)
-                departure.go(entry.url)
+                handing = asyncio.ensure_future(self._hand_over(talk, departure, entry.url))
+                try:
+                    await asyncio.shield(handing)
+                except asyncio.CancelledError:  # what is half given away is nobody's
+                    await handing
+                    raise
                 if not await talk.began():
                     log.error("lease %016x was given to %s, which does not say whether it works there", lease.number, entry.name)
                 departure.send_on()
@@ -113,6 +115,13 @@ class Source:
         seconds = time.monotonic() - began
         log.info("lease %016x went to %s with %s in %.3f s", lease.number, entry.name, sessions_text(len(departure.leaving)), seconds)
         return {"host": entry.name, "url": entry.url, "sessions": len(departure.leaving), "seconds": seconds, "bytes": sent}
+
+    async def _hand_over(self, talk: _Talk, departure: Departure, url: str) -> None:
+        """What runs of the lease ends here, and then the other host lets it begin."""
+        await departure.end_workers(url)
+        talk.say(Begin())
+        self._member.migrated(departure.lease.number, True)
+        departure.go(url)
 
     async def _send_images(self, talk: _Talk, departure: Departure, limit: float) -> int:
         records = departure.records()

@@ -58,6 +58,12 @@ class Departure:
         """
         if self.lease.leaving is not None or self.lease.arrives:
             raise GpuvirtError("it moves already")
+        self._check_able()
+
+    def _check_able(self) -> None:
+        """Raises:
+        GpuvirtError: something of it cannot leave.
+        """
         if self._sessions.inventory.backend != "soft" or self._sessions.inventory.strict:
             raise GpuvirtError("only sessions on software GPUs can move")
         for session in self._own():
@@ -84,18 +90,10 @@ class Departure:
             if time.monotonic() > end:
                 raise GpuvirtError("a program under its lease has been attaching for too long")
             await asyncio.sleep(LOOK)
-        self.check_sessions()
+        self._check_able()
         self.leaving = self._own()
         for session in self.leaving:
             session.moves = True
-
-    def check_sessions(self) -> None:
-        """As `check`, for those that have come since."""
-        leaving, self.lease.leaving = self.lease.leaving, None
-        try:
-            self.check()
-        finally:
-            self.lease.leaving = leaving
 
     def records(self) -> list[SessionRecord]:
         """In the order in which their images are to be saved."""
@@ -119,12 +117,12 @@ class Departure:
         if why:
             raise GpuvirtError(why)
 
-    async def end_workers(self) -> None:
-        """From here on the lease is at the other server, or lost."""
+    async def end_workers(self, url: str) -> None:
+        """From here on the lease is at the other server, `url`, or lost."""
         for session in self.leaving:
             await session.worker.figures()  # what it has counted, for the last time
         for session in self.leaving:
-            session.url = "leaving"  # its worker's end is not its own
+            session.url = url  # so that its worker's end is not its own
             session.worker.kill()
         await asyncio.gather(*(asyncio.shield(session.worker.gone) for session in self.leaving))
 
