@@ -10,8 +10,8 @@ from typing import Any
 from gpuvirt.client.local_pool import LocalPool
 from gpuvirt.client.settings import Settings
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool
+from gpuvirt.transport.control import TIMEOUT, ControlError, RequestRefused, request
+from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool, control_port_of
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,31 @@ def ask(status: PoolStatus, op: str, **arguments: Any) -> dict[str, Any]:
         ControlError: no answer in time, or the server refused.
     """
     return request(status.peer, status.greeting.control_port, status.token, op, **arguments)
+
+
+def ask_restarted(status: PoolStatus, op: str, *, limit: float = TIMEOUT, **arguments: Any) -> tuple[dict[str, Any], PoolStatus]:
+    """As `ask`, of a server that may have been started anew since `status`, perhaps with another control port.
+
+    Args:
+        limit: seconds for an answer at one port.
+
+    Returns:
+        The answer, and where the server was found.
+
+    Raises:
+        RequestRefused: the server refused.
+        ControlError: no answer.
+    """
+    try:
+        return ask(status, op, limit=limit, **arguments), status
+    except RequestRefused:
+        raise
+    except ControlError:
+        port = control_port_of(status, limit)
+        if port in (None, status.greeting.control_port):
+            raise
+    status = replace(status, greeting=replace(status.greeting, control_port=port))
+    return ask(status, op, limit=limit, **arguments), status
 
 
 def ask_pool(settings: Settings, op: str, **arguments: Any) -> dict[str, Any]:

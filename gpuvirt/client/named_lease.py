@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuvirt.client.connect import ask
+from gpuvirt.client.connect import ask, ask_restarted
 from gpuvirt.client.settings import Settings
 from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.handshake import LEASE_SIZE, MOVES_MAX
@@ -37,7 +37,7 @@ def ask_lease(status: PoolStatus, op: str, id: bytes, **arguments: Any) -> tuple
         ControlError: no answer.
     """
     for _ in range(MOVES_MAX):
-        answer = ask(status, op, lease=id, **arguments)
+        answer, status = ask_restarted(status, op, lease=id, **arguments)
         if "elsewhere" not in answer:
             return answer, status
         status = check_pool(parse_pool(answer["elsewhere"]), status.token.text())
@@ -150,9 +150,11 @@ def open_lease(
     wanted = {"gpus": settings.gpus, "memory": settings.memory or 0, "compute": settings.compute or 0, "priority": settings.priority}
 
     def open_it(again: bool) -> dict[str, Any]:
+        nonlocal status
         left = max(settings.wait - (time.monotonic() - began), 0.001) if settings.wait else 0
         waiting = {"queue": not settings.no_wait, "wait_ms": round(left * 1000), "again": again}
-        return ask(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
+        answer, status = ask_restarted(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
+        return answer
 
     def follow(answer: dict[str, Any]) -> dict[str, Any]:
         """The host that was asked may say that another has the lease."""
@@ -162,8 +164,10 @@ def open_lease(
         return answer
 
     def ask_again() -> dict[str, Any]:
+        nonlocal status
         try:
-            return follow(ask(status, "lease_renew", lease=id))
+            answer, status = ask_restarted(status, "lease_renew", lease=id)
+            return follow(answer)
         except RequestRefused:  # a server that was started anew knows only the leases that had their GPUs
             return follow(open_it(True))
 

@@ -213,6 +213,16 @@ def _check_once(address: PoolAddress, token_text: str | None, wanted: dict[str, 
     return PoolStatus(address, greeted.peer, greeting, token), welcome
 
 
+def control_port_of(status: PoolStatus, timeout: float) -> int | None:
+    """The control port that a server says it has now, which proves nothing until it answers there; None: none answers within `timeout` seconds."""
+    try:
+        greeted = greet(PoolAddress(status.peer, status.address.port), timeout)
+    except GpuvirtError:
+        return None
+    greeted.sock.close()
+    return greeted.greeting.control_port
+
+
 def report_ended(status: PoolStatus, launch: bytes) -> None:
     """Tells the server that the program of a launch has ended: sessions of it that are not connected need not be kept.
 
