@@ -183,7 +183,7 @@ class Member:
         gpus = 0 if lease.seeks else asked.gpus
         known = user, self._rights.get(user, Rights()), lease.owner, lease.id, lease.launch, lease.process
         wanted = gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait
-        return Wanted(lease.number, *known, *wanted, lease.holder, lease.started)
+        return Wanted(lease.number, *known, *wanted, lease.holder, lease.started, asked.gang, asked.gang_size)
 
     def _tell(self, message: Message) -> None:
         if self._joins:

@@ -21,7 +21,7 @@ from gpuvirt.transport.packing import pack, unpack
 
 ALIVE_EVERY = 0.5  # seconds
 SILENCE = 3.0  # seconds; a host is known to be lost within 5
-VERSION = 2
+VERSION = 3
 
 
 class NotAMessage(GpuvirtError):
@@ -91,7 +91,7 @@ class Wanted:
         user: who asks, as the policy calls it. rights: what that user may have.
         owner, id, launch, process: by which programs find it: its token; the id of a named one, the launch, and the program that it is for, each
             zeros where there is none.
-        gpus, memory, compute, priority, no_wait, wait: as in `policy.events.Asked`.
+        gpus, memory, compute, priority, no_wait, wait, gang, gang_size: as in `policy.events.Asked`.
         holder, started: as in `gpuvirt.server.leases.Lease`.
     """
 
@@ -110,6 +110,8 @@ class Wanted:
     wait: float = 0.0
     holder: dict[str, Any] = field(default_factory=dict)
     started: float = 0.0
+    gang: int = 0
+    gang_size: int = 1
 
 
 @dataclass(frozen=True)

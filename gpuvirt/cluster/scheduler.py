@@ -53,6 +53,7 @@ UNKNOWN = (
     "the lease of these GPUs has ended: they were given back, their agent is gone, or their host is;"
     " leave this shell and attach again, or unset GPUVIRT_LEASE"
 )
+GANG_BROKEN = "the host of its GPUs was lost before all of its gang had theirs; ask for all of them anew"
 TWICE = "another host of the pool has this lease, or others have its GPUs"
 TRIES = 5  # as often a lease is placed that a host does not take: books that differ must not end in a loop
 SHORT = 64  # leases that wait, of which each is told its place whenever something happens
@@ -343,13 +344,16 @@ class Scheduler:
 
     def _ask(self, lease: _Lease, now: float, out: Out) -> None:
         w = lease.wanted
-        asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait)
+        asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait, w.gang, w.gang_size)
         self._carry_out(self.machine.handle(asked), now, out)
 
     def _again(self, lease: _Lease, now: float, out: Out) -> None:
-        """A lease that a host did not take is asked for anew, if somebody still waits for it."""
+        """A lease that a host did not take is asked for anew, if somebody still waits for it. One of a gang is refused: the others have their GPUs,
+        and whoever has asked for all of them is not to wait with those for the rest."""
         lease.host, lease.placed = "", False
-        if lease.askers:
+        if lease.askers and lease.wanted.gang:
+            out += [(asker, Denied(number, GANG_BROKEN)) for asker, number in lease.askers.items()]
+        elif lease.askers:
             self._leases[lease.wanted.lease] = lease
             self._remember(lease)
             self._ask(lease, now, out)

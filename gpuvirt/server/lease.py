@@ -48,7 +48,7 @@ class Asked:
         lease: the id of the lease to join, zeros: none is named.
         launch: which launch of a program it belongs to, zeros: none.
         process: which program of which process it is, empty: that is not known.
-        compute, priority, no_wait, wait: as in `policy.events.Asked`.
+        compute, priority, no_wait, wait, gang, gang_size: as in `policy.events.Asked`.
     """
 
     owner: bytes
@@ -62,6 +62,8 @@ class Asked:
     no_wait: bool = False
     wait: float = 0.0
     process: bytes = NO_PROCESS
+    gang: int = 0
+    gang_size: int = 1
 
     def __post_init__(self) -> None:
         if abs(self.priority) > events.PRIORITIES:

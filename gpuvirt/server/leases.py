@@ -534,7 +534,8 @@ class Leases:
             self._named[lease.id] = lease
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
-        wanted = events.Asked(now, number, user, asked.gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait)
+        how = asked.priority, asked.no_wait, asked.wait, asked.gang, asked.gang_size
+        wanted = events.Asked(now, number, user, asked.gpus, asked.memory, asked.compute, *how)
         self.carry_out(self._policy.handle(wanted), new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)

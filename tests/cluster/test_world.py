@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 
 import pytest
+from cluster.gangs import Gang
 from cluster.world import GIB, Client, World
 
 from gpuvirt.cluster.member import Member
@@ -364,6 +365,8 @@ def chaos(seed: int, hours: float = 0.25) -> World:
             world.comes(client)
             if chance.random() < 0.3:  # a second process of the same launch, wherever
                 world.comes(Client(client.name, client.user, gpus, client.compute, lasts, chance.choice([*world.hosts])))
+            if chance.random() < 0.1:
+                Gang(world, chance.choice([*world.hosts]), chance.choice([2, 3, 4]), chance.choice([1, 1, 2]), lasts, chance.randrange(5)).comes()
         return world.now < hours * 3600
 
     def trouble() -> bool:
@@ -429,7 +432,7 @@ def judge(world: World) -> None:
     world.at_rest()
     print(f"{sum(world.outcomes.values())} programs: {dict(world.outcomes)}; {sum(world.messages.values())} messages, {world.epoch} schedulers")
     print(f"migrations: {dict(world.migrations)}")
-    assert world.outcomes["right"] > 200 and world.migrations["done"] > 20
+    assert world.outcomes["right"] > 200 and world.outcomes["gang right"] > 10 and world.migrations["done"] > 20
 
 
 # ---- deliberate faults ----------------------------------------------------------------------------------------------------

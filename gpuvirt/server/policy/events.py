@@ -47,6 +47,8 @@ class Asked:
         priority: from -`PRIORITIES` to `PRIORITIES`; higher ones are served first.
         no_wait: refuse what cannot be granted at once.
         wait: seconds for which it waits at most, 0: no limit.
+        gang: it is one of the user's gang of this number, and is granted with all others of it or not at all (gangs.py); 0: it is of none.
+        gang_size: how many leases that has. They ask for the same.
     """
 
     at: float
@@ -58,6 +60,8 @@ class Asked:
     priority: int = 0
     no_wait: bool = False
     wait: float = 0.0
+    gang: int = 0
+    gang_size: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gpuvirt.server.policy.hosts import Hosts
+from gpuvirt.server.policy.hosts import ONE, Hosts
 from gpuvirt.server.policy.room import Shape
 
 PART = 8  # of so many hosts, and of fewer, one has devices that are held; so that few GPUs stand idle for those who wait
@@ -17,7 +17,7 @@ class Holding:
 
     Attributes:
         lease, shape: its number, what it wants.
-        host: of the devices. Nothing else is held there.
+        hosts: of the devices, one, or several for a gang. Nothing else is held there.
         missing: those of the devices that have no room yet.
         elder: it came by its age.
         since: when it began, seconds.
@@ -25,7 +25,7 @@ class Holding:
 
     lease: int
     shape: Shape
-    host: int
+    hosts: tuple[int, ...]
     elder: bool
     since: float
     devices: set[int] = field(default_factory=set)
@@ -61,7 +61,7 @@ class Holdings:
     @property
     def full(self) -> bool:
         """Whether no other lease may hold at the moment."""
-        return len(self._leases) >= max(1, self._room.hosts // PART)
+        return len(self._hosts) >= max(1, self._room.hosts // PART)
 
     @property
     def devices(self) -> int:
@@ -69,20 +69,38 @@ class Holdings:
         return sum(len(holding.devices) for holding in self._leases.values())
 
     def begin(self, lease: int, shape: Shape, elder: bool, at: float) -> Holding | None:
-        """Holds devices for a lease that has none, where they are presumably the first to be free; None: no host is large enough."""
-        host = self._room.to_hold(shape, self._hosts)
-        if host is None:
+        """Holds devices for a lease that has none, where they are presumably the first to be free; None: no host is large enough
+        (for a gang: they are not together)."""
+        shares = self._room.to_hold(shape, self._hosts)
+        if not shares:
             return None
-        found = set(self._room.find(shape, host=host))
-        missing = [device for device in self._room.emptiest(shape, host) if device not in found][: shape.gpus - len(found)]
-        holding = Holding(lease, shape, host, False, at, found | set(missing), set(missing))
-        self._leases[lease] = self._hosts[host] = holding
-        self._stirred.add(host)
+        holding = Holding(lease, shape, tuple(shares), False, at)
+        for host, gpus in shares.items():
+            share = replace(shape, gpus=gpus)
+            found = set(self._room.find(share, host=host))
+            missing = [device for device in self._room.emptiest(share, host) if device not in found][: gpus - len(found)]
+            holding.devices |= found | set(missing)
+            holding.missing |= set(missing)
+            self._hosts[host] = holding
+            self._stirred.add(host)
+        self._leases[lease] = holding
         if elder:
             self.by_age(holding)
         for device in holding.devices:
             self._room.hold(device, True)
         return holding
+
+    def find(self, lease: int, shape: Shape) -> list[int]:
+        """As `Hosts.find`, for a lease or a gang that waits. Of what is held for a gang it looks at what is free, too: together with others that may
+        be enough; for a lease `swap` does that, as all of its devices are on one host."""
+        holding = self._leases.get(lease)
+        own = holding.devices - holding.missing if holding is not None and shape.part else set[int]()
+        for device in own:
+            self._room.hold(device, False)
+        found = self._room.find(shape)
+        for device in own:
+            self._room.hold(device, True)
+        return found
 
     def by_age(self, holding: Holding) -> None:
         """It is that of the eldest."""
@@ -91,7 +109,8 @@ class Holdings:
     def let_go(self, lease: int) -> None:
         """Nothing is held for it any more."""
         holding = self._leases.pop(lease)
-        del self._hosts[holding.host]
+        for host in holding.hosts:
+            del self._hosts[host]
         if self.elder is holding:
             self.elder = None
         for device in holding.devices:
@@ -99,25 +118,30 @@ class Holdings:
 
     def freed(self, device: int) -> None:
         """There is more room on a device than there was."""
-        holding = self._hosts.get(self._room.host(device) or 0)
+        host = self._room.host(device) or ONE
+        holding = self._hosts.get(host)
         if holding is not None:
-            self._stirred.add(holding.host)
+            self._stirred.add(host)
             if device in holding.missing and self._room.fits(device, holding.shape):
                 holding.missing.discard(device)
 
     def stirred(self) -> list[Holding]:
         """Those on whose hosts there is more room than at the last call."""
         hosts, self._stirred = sorted(self._stirred), set()
-        return [self._hosts[host] for host in hosts if host in self._hosts]
+        return [*dict.fromkeys(self._hosts[host] for host in hosts if host in self._hosts)]
 
     def swap(self, holding: Holding) -> bool:
-        """Other devices of the host that have room take the places of those that have none. Whether there were any."""
-        found = self._room.find(holding.shape, len(holding.missing), holding.host) if holding.missing else []
-        for device in found:
-            left = max(holding.missing, key=lambda d: (self._room.leases(d), d))
-            holding.missing.discard(left)
-            holding.devices.discard(left)
-            holding.devices.add(device)
-            self._room.hold(left, False)
-            self._room.hold(device, True)
-        return bool(found)
+        """Other devices of a host that have room take the places of those of it that have none. Whether there were any."""
+        swapped = False
+        for host in holding.hosts if holding.missing else ():
+            missing = {device for device in holding.missing if self._room.host(device) == host}
+            for device in self._room.find(holding.shape, len(missing), host) if missing else ():
+                left = max(missing, key=lambda d: (self._room.leases(d), d))
+                missing.discard(left)
+                holding.missing.discard(left)
+                holding.devices.discard(left)
+                holding.devices.add(device)
+                self._room.hold(left, False)
+                self._room.hold(device, True)
+                swapped = True
+        return swapped

@@ -9,7 +9,7 @@ the hosts that have changed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,18 +224,19 @@ class Hosts:
     # ---- what can ever be had -----------------------------------------------------------------------------------------
 
     @cached_property
-    def _sizes(self) -> set[tuple[int, ...]]:
-        """The sizes of the hosts' devices, ascending, each kind of host once."""
-        return {tuple(sorted(host.room.total)) for host in self._hosts.values()}
+    def _sizes(self) -> Counter[tuple[int, ...]]:
+        """How many hosts there are of each kind, which is the sizes of their devices, ascending."""
+        return Counter(tuple(sorted(host.room.total)) for host in self._hosts.values())
 
     @property
     def most(self) -> int:
         """The devices of the host that has most of them."""
         return max(map(len, self._sizes), default=0)
 
-    def most_of_size(self, memory: int) -> int:
-        """The most devices of one host that have so many bytes, free or not."""
-        return max((len(sizes) - bisect_left(sizes, memory) for sizes in self._sizes), default=0)
+    def most_of_size(self, memory: int, part: int = 0) -> int:
+        """The most devices that have so many bytes, free or not: of one host; with `part`, of all hosts, so many together on each."""
+        counts = [(len(sizes) - bisect_left(sizes, memory), hosts) for sizes, hosts in self._sizes.items()]
+        return sum(count // part * part * hosts for count, hosts in counts) if part else max((count for count, _ in counts), default=0)
 
     # ---- reading ------------------------------------------------------------------------------------------------------
 
@@ -272,13 +273,37 @@ class Hosts:
         `host`, or where there is but one, those that it has.
 
         A lease that reserves compute is packed: of the hosts that have enough devices it gets the one with the fewest, which keeps many of one host
-        for those who want many. Any other goes to the host with the fewest leases.
+        for those who want many. Any other goes to the host with the fewest leases. A gang that has room on one host is on that; else on as few as
+        possible.
 
         Args:
-            host: looks there only.
+            host: looks there only, for devices of one lease.
         """
         found = self._choose(shape) if host is None else self._hosts[host]
-        return [] if found is None or found.cordoned else [found.first + local for local in found.room.find(shape, most)]
+        if found is None and shape.part and self._counts is not None:
+            return [device for row, gpus in self._shared_out(shape, self._counts.fitting(shape)) for device in self._find_at(row, shape, gpus)]
+        return [] if found is None or found.cordoned else self._find_at(found, shape, most)
+
+    def _find_at(self, host: _Host, shape: Shape, most: int | None) -> list[int]:
+        return [host.first + local for local in host.room.find(shape, most)]
+
+    def _shared_out(self, shape: Shape, fitting: Array) -> list[tuple[_Host, int]]:
+        """Hosts that have room for a gang together, each with the devices that it has there; none when they have not.
+
+        Args:
+            fitting: by host: the devices that count.
+        """
+        parts, left = fitting // shape.part, shape.gpus // shape.part
+        if int(parts.sum()) < left:
+            return []
+        shares = list[tuple[_Host, int]]()
+        for row in (-parts).argsort(kind="stable"):  # the largest first: so they are few
+            share = min(left, int(parts[row]))
+            left -= share
+            shares.append((self._rows[int(row)], share * shape.part))
+            if not left:
+                break
+        return shares
 
     def _choose(self, shape: Shape) -> _Host | None:
         counts = self._counts
@@ -291,24 +316,28 @@ class Hosts:
         return counts.best(able, fitting - counts.load / (1 + counts.load) if shape.compute else counts.load)
 
     def most_free(self, shape: Shape) -> int:
-        """The most devices with room for the lease that one host has; at most as many as it wants."""
+        """The most devices with room for the lease that one host has, for a gang those of all hosts; at most as many as it wants."""
         if self._counts is None:
             return len(self.find(shape))
+        if shape.part:
+            return min(shape.gpus, int((self._counts.fitting(shape) // shape.part).sum()) * shape.part)
         return min(shape.gpus, int(self._counts.fitting(shape).max()))
 
-    def to_hold(self, shape: Shape, but: Collection[int]) -> int | None:
-        """The host whose devices are presumably the first to be free for a lease, of those that are large enough: where most of them are.
+    def to_hold(self, shape: Shape, but: Collection[int]) -> dict[int, int]:
+        """The host whose devices are presumably the first to be free for a lease, of those that are large enough: where most of them are. For a gang
+        that needs several, those. Each with how many devices it is to have there; none when they are not large enough.
 
         Args:
             but: hosts that are none to hold devices of.
         """
         counts = self._counts
         if counts is None:
-            return next((number for number, host in self._hosts.items() if number not in but and not host.cordoned), None)
-        able = counts.large_enough(max(shape.memory, 1)) >= shape.gpus
-        able[[host.row for number, host in self._hosts.items() if number in but or host.cordoned]] = False
-        best = counts.best(able, counts.load / (1 + counts.load) - counts.fitting(shape))
-        return None if best is None else best.number
+            return {number: shape.gpus for number, host in self._hosts.items() if number not in but and not host.cordoned}
+        large = counts.large_enough(max(shape.memory, 1))
+        large[[host.row for number, host in self._hosts.items() if number in but or host.cordoned]] = 0
+        best = counts.best(large >= shape.gpus, counts.load / (1 + counts.load) - counts.fitting(shape))
+        shares = [(best, shape.gpus)] if best is not None else self._shared_out(shape, large) if shape.part else []
+        return {host.number: gpus for host, gpus in shares if host.number is not None}
 
     def emptiest(self, shape: Shape, host: int) -> list[int]:
         """As many devices of a host as the lease wants that are large enough, those with the fewest leases first; fewer when too many are held."""

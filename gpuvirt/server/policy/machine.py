@@ -1,6 +1,7 @@
 """The policy machine: which lease gets which GPUs, and when. Events in, instructions out; no I/O, no clock, no chance.
 
-All GPUs of a lease are on one host (hosts.py). Hosts come and go; what had GPUs of one that has left is over, and what waits goes on waiting.
+All GPUs of a lease are on one host (hosts.py), those of a gang of leases on as few as have room (gangs.py). Hosts come and go; what had GPUs of one
+that has left is over, and what waits goes on waiting.
 
 **Order.** Higher priority first; among equals the user that has used the least for its weight (shares.py); then who came first.
 A user's own leases keep their order where its quota is what they wait for.
@@ -13,7 +14,8 @@ A user's own leases keep their order where its quota is what they wait for.
 - *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first. So of the users' first leases the one
   that has been that for the longest holds before all others, once that is longer than `PATIENCE`. Such leases have a `LANE`th of the pool's time: one
   at a time, and after one that had N of G GPUs for a time T (from when it began to hold) the next has to wait for LANE * N / G * T from then on. What
-  they use counts in the fair order like everything else, so shares stay what they are.
+  they use counts in the fair order like everything else, so shares stay what they are. Nobody else begins to hold while it cannot because of others
+  that do.
 
 **Bound.** If no lease lasts longer than L, a user's first lease is granted within `bound(users, L)`, where so many users have leases that wait,
 whatever comes in meanwhile. After L at most the user's quota has room, for no lease of its own may take what its first one waits for. Then one user
@@ -26,9 +28,9 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gpuvirt.server.policy import story
+from gpuvirt.server.policy import reasons, story
 from gpuvirt.server.policy.events import (
     COMPUTE,
     PRIORITIES,
@@ -46,19 +48,21 @@ from gpuvirt.server.policy.events import (
     UserRevoked,
     UserSet,
 )
+from gpuvirt.server.policy.gangs import ASSEMBLY, Gang, slices
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import ONE, Hosts
-from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.lease import Lease
+from gpuvirt.server.policy.migrations import Migrations
+from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
-from gpuvirt.sizes import format_size
 
 HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
 PATIENCE = 4 * 3600.0  # s; half a working day: what the fair order takes, unless the pool is hopelessly overbooked
 LANE = 8  # an eighth: the eldest of all users together get no more, so that age does not bend the shares
 # Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
 LOOK_USER, LOOK = 8, 64
-LOOK_MIGRATING = 8  # leases that wait for room on another host, at which one pass looks
 HISTORY = 10_000  # events
 
 
@@ -70,30 +74,6 @@ def bound(users: int, longest: float) -> float:
         longest: no lease lasts longer, seconds.
     """
     return max(PATIENCE, longest) + (users * (2 * LANE + 2) + 1) * longest
-
-
-@dataclass(eq=False)
-class Lease:
-    """What the machine knows of a lease.
-
-    Attributes:
-        devices: () while it waits.
-        destination: those of another host that it has beside them until it has migrated.
-        rate: GPUs for which it counts in its user's share.
-    """
-
-    id: int
-    account: Account
-    shape: Shape
-    asked: Asked
-    entry: tuple[int, int, int]
-    devices: tuple[int, ...] = ()
-    destination: tuple[int, ...] = ()
-    rate: float = 0.0
-
-
-def _count(gpus: int) -> str:
-    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 class PolicyMachine:
@@ -115,10 +95,12 @@ class PolicyMachine:
         self._accounts: dict[str, Account] = {}
         self._waiting: dict[str, Account] = {}  # those whose queues are not empty
         self.holdings = Holdings(self.room)
-        self._elder: tuple[Lease, float] | None = None  # the lease that was granted by its age, and when it began to hold
+        self._elder: tuple[Lease, float] | None = None  # the lease (the gang) that was granted by its age, and when it began to hold
+        self._elder_next = False  # it holds as soon as others do no more
         self._lane_opens = 0.0
-        self._time_outs: list[tuple[float, int, int]] = []
-        self._migrating: dict[int, Migrate] = {}  # leases that wait for a destination
+        self._time_outs: list[tuple[float, int]] = []
+        self.gangs: dict[tuple[str, int], Gang] = {}
+        self.migrations = Migrations(self.room, self.leases, self._give_back)
         self._arrivals = 0
         self._history: deque[tuple[Event, list[Instruction]]] = deque(maxlen=history)
 
@@ -159,9 +141,9 @@ class PolicyMachine:
             case HostCordoned():
                 self._cordon(event.host, event.cordoned)
             case Migrate():
-                self._migrate(event, out)
+                self.migrations.begin(event, out)
             case Migrated():
-                self._migrated(event)
+                self.migrations.end(event)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
@@ -173,44 +155,23 @@ class PolicyMachine:
     def wake(self) -> float | None:
         """When `Passed` is wanted next, None: not at all."""
         while self._time_outs:
-            when, arrival, number = self._time_outs[0]
+            when, number = self._time_outs[0]
             lease = self.leases.get(number)
-            if lease is not None and lease.entry[1] == arrival and not lease.devices:
+            if lease is not None and lease.until == when:
                 return when
             heapq.heappop(self._time_outs)
         return None
 
     # ---- what is asked of it ------------------------------------------------------------------------------------------
 
-    def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0) -> str | None:
-        """The reason why the user can never get that, even if nobody else had anything; None when it can."""
+    def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0, part: int = 0) -> str | None:
+        """The reason why the user can never get that, even if nobody else had anything; None when it can.
+
+        Args:
+            part: of a gang: how many of the GPUs are on one host together.
+        """
         account = self._accounts.get(user) or Account(user)
-        if account.revoked:
-            return "the token has been revoked; ask the server's owner for another"
-        if gpus < 1:
-            return "a session needs at least 1 GPU; ask for --gpus 1 or more"
-        have, count = self.room.most, self.room.count
-        if gpus > have:
-            which = f"this pool has {_count(have)}" if have == count else f"no host of this pool has more than {_count(have)}"
-            return f"{_count(gpus)} were asked for and {which}; ask for fewer with --gpus"
-        if account.quota and gpus > account.quota:
-            return f"{_count(gpus)} were asked for and this token may have {account.quota} at a time; ask for fewer with --gpus"
-        if compute > COMPUTE:
-            return f"{compute / COMPUTE:g} of each GPU's compute were asked for and there is 1; ask for less with --compute"
-        if priority > account.priority:
-            return f"priority {priority} was asked for and this token may ask for {account.priority} at most; ask for less with --priority"
-        most = self.most(account.memory)
-        if most and memory > most:
-            whose = "with this token" if most == account.memory else "on this server"
-            return f"{format_size(memory)} per GPU were asked for and a session {whose} may have {format_size(most)}; ask for less with --memory"
-        fitting = self.room.most_of_size(memory)
-        if fitting < gpus:
-            text = f"{format_size(memory)} per GPU were asked for and the pool's GPUs have {format_size(max(self.room.total))}"
-            if fitting:
-                where = "the pool's GPUs" if have == count else "one host's GPUs"
-                text = f"only {fitting} of {where} have the {format_size(memory)} asked for"
-            return f"{text}; ask for less with --memory"
-        return None
+        return reasons.impossible(self.room, account, self.most(account.memory), Shape(gpus, memory, compute, part), priority)
 
     def limit(self, most: int) -> None:
         """From now on no lease may have more on each device, bytes, 0: all of it. What is granted, or waits, stays."""
@@ -221,13 +182,16 @@ class PolicyMachine:
         return min((limit for limit in (self._most, user) if limit), default=0)
 
     def place(self, lease: int) -> tuple[int, int] | None:
-        """The place of a lease among those that wait, from 1, and how many they are; None when it does not wait."""
-        found = self.leases.get(lease)
-        if found is None or found.devices:
+        """The place of a lease among those that wait, from 1, and how many they are; None when it does not wait. A gang has one place, and behind all
+        others as long as it assembles."""
+        found = self._entry(lease)
+        if found is None:
             return None
+        if found.gang and found.gang.assembles:
+            return self.queued + 1, self.queued + 1
         rank = self._rank(found)
         holders = [self._rank(self.leases[holding.lease]) for holding in self.holdings]
-        if self.holdings.of(lease):
+        if self.holdings.of(found.id):
             return 1 + sum(other < rank for other in holders), self.queued
         ahead = sum(other > rank for other in holders)
         for account in self._waiting.values():
@@ -237,27 +201,25 @@ class PolicyMachine:
     def order(self) -> list[int]:
         """All leases that wait, by their places."""
         waiting = [self.leases[number] for account in self._waiting.values() for _, _, number in account.queue]
-        return [lease.id for lease in sorted(waiting, key=lambda lease: (self.holdings.of(lease.id) is None, self._rank(lease)))]
+        ordered = sorted(waiting, key=lambda lease: (self.holdings.of(lease.id) is None, self._rank(lease)))
+        assembling = [number for gang in self.gangs.values() if gang.assembles for number in gang.parts]
+        return [number for lease in ordered for number in lease.numbers] + assembling
+
+    def _entry(self, lease: int) -> Lease | None:
+        """A lease that waits, or the gang that does, of which it is; None: it does not wait."""
+        found = self.leases.get(lease)
+        if found is None or found.devices:
+            return None
+        return self.leases[found.gang.whole] if found.gang and found.gang.whole else found
 
     def why(self, lease: int) -> str:
         """Why a lease waits, for people; empty when it does not."""
-        found = self.leases.get(lease)
-        if found is None or found.devices:
+        found = self._entry(lease)
+        if found is None:
             return ""
-        account, shape = found.account, found.shape
-        if account.quota and account.gpus + shape.gpus > account.quota:
-            return f"its token has {account.gpus} of the {_count(account.quota)} that it may have at a time"
-        holding = self.holdings.of(lease)
-        if holding is not None:
-            return f"GPU {_names(holding.devices)} will be free for it: {len(holding.devices) - len(holding.missing)} of {shape.gpus} are"
-        if self.room.most_of_size(shape.memory) < shape.gpus:
-            return "no host that is there now has such GPUs"
-        free = self.room.most_free(shape)
-        if free == shape.gpus:
-            return "it is not its turn yet"
-        text = f"{free} of the {_count(shape.gpus)} that it needs {'is' if free == 1 else 'are'} free"
-        held, others = self.holdings.devices, len(self.holdings)
-        return text + (f", {held} held for {'one that has' if others == 1 else f'{others} that have'} waited longer" if held else "")
+        if found.gang and found.gang.assembles:
+            return found.gang.missing()
+        return reasons.waits(self.room, self.holdings, found)
 
     def use(self, user: str) -> float:
         """A user's GPU-seconds, of which half are forgotten after every `shares.HALF_LIFE`."""
@@ -286,19 +248,20 @@ class PolicyMachine:
         account.revoked = False
         for _, _, number in list(account.queue):
             lease = self.leases[number]
-            never = self.impossible(event.user, lease.shape.gpus, lease.shape.memory, lease.shape.compute, lease.asked.priority)
+            never = self._never(lease)
             if never is not None:
-                self._forget(lease)
-                out.append(Refuse(number, never))
+                out += [Refuse(each, never) for each in self._forget(lease)]
         for holding in [holding for holding in self.holdings if self.leases[holding.lease].account is account]:
             self.holdings.let_go(holding.lease)  # its quota may be another
 
     def _revoke(self, event: UserRevoked, out: list[Instruction]) -> None:
         account = self._account(event.user)
         account.revoked = True
+        text = "the token has been revoked; ask the server's owner for another"
         for _, _, number in list(account.queue):
-            self._forget(self.leases[number])
-            out.append(Refuse(number, "the token has been revoked; ask the server's owner for another"))
+            out += [Refuse(each, text) for each in self._forget(self.leases[number])]
+        for gang in [gang for gang in self.gangs.values() if gang.user == event.user and gang.assembles]:
+            out += [Refuse(each, text) for each in self._forget(self.leases[gang.parts[0]])]
         out += [End(number, "its token has been revoked") for number in sorted(account.leases)]
 
     # ---- leases -------------------------------------------------------------------------------------------------------
@@ -309,6 +272,11 @@ class PolicyMachine:
         if min(event.memory, event.compute) < 0 or event.wait < 0 or abs(event.priority) > PRIORITIES:
             raise ValueError(f"a lease's numbers are not negative, its priority is from -{PRIORITIES} to {PRIORITIES}")
 
+    def _never(self, lease: Lease) -> str | None:
+        """Why what waits can never be had."""
+        shape = lease.shape
+        return self.impossible(lease.account.name, shape.gpus, shape.memory, shape.compute, lease.asked.priority, shape.part)
+
     def _ask(self, event: Asked, out: list[Instruction]) -> None:
         never = self.impossible(event.user, event.gpus, event.memory, event.compute, event.priority)
         if never is not None:
@@ -317,26 +285,91 @@ class PolicyMachine:
         self._serve(out, all_of_it=any(isinstance(one, TimedOut) for one in out))  # whoever has waited long enough holds first
         self._arrivals += 1
         shape = Shape(event.gpus, event.memory, event.compute)
-        account = self._account(event.user)
-        lease = self.leases[event.lease] = Lease(event.lease, account, shape, event, (-event.priority, self._arrivals, event.lease))
+        lease = Lease(event.lease, self._account(event.user), shape, event, (-event.priority, self._arrivals, event.lease))
+        if event.gang:
+            self._ask_in_gang(lease, out)
+        else:
+            self._queue_up(lease, out)
+
+    def _queue_up(self, lease: Lease, out: list[Instruction]) -> None:
+        """A lease, or a gang, gets what it wants or waits for it."""
+        account, asked = lease.account, lease.asked
+        self.leases[lease.id] = lease
         account.queue_up(self._at, lease.entry)
         self._waiting[account.name] = account
         self.queued += 1
-        devices = self.room.find(shape) if self._has_turn(lease) else []
-        if len(devices) == shape.gpus:
+        devices = self.room.find(lease.shape) if self._has_turn(lease) else []
+        if len(devices) == lease.shape.gpus:
             self._grant(lease, devices, out)
             return
         place = self.place(lease.id)
         assert place is not None
         why = self.why(lease.id)
-        if event.no_wait:
+        if asked.no_wait:
             self._forget(lease)
             where = f"it would be at place {place[0]} of {place[1]}"
-            out.append(Refuse(lease.id, f"{_count(shape.gpus)} cannot be had without waiting: {why}, and {where}; ask again without --no-wait"))
+            out.append(
+                Refuse(lease.id, f"{count_text(lease.shape.gpus)} cannot be had without waiting: {why}, and {where}; ask again without --no-wait")
+            )
             return
-        if event.wait:
-            heapq.heappush(self._time_outs, (self._at + event.wait, lease.entry[1], lease.id))
-        out.append(Queue(lease.id, *place, why))
+        if asked.wait:
+            self._waits_until(lease, self._at + asked.wait)
+        out += [Queue(number, *place, why) for number in lease.numbers]
+
+    def _waits_until(self, lease: Lease, when: float) -> None:
+        lease.until = when
+        heapq.heappush(self._time_outs, (when, lease.id))
+
+    def _ask_in_gang(self, lease: Lease, out: list[Instruction]) -> None:
+        """A lease of a gang: with the last of them the gang is queued as a whole."""
+        asked, account = lease.asked, lease.account
+        name = account.name, asked.gang
+        gang = self.gangs.get(name) or Gang(*name, asked.gang_size)
+        others = [self.leases[number] for number in gang.parts]
+        differs = asked.gang_size != gang.size or any((each.shape, each.asked.priority) != (lease.shape, asked.priority) for each in others)
+        whole = Lease(-self._arrivals, account, replace(lease.shape, gpus=lease.shape.gpus * gang.size, part=lease.shape.gpus), asked, (0, 0, 0))
+        refused = self._never(whole)
+        if asked.no_wait:
+            refused = "a lease of a gang waits for the others; ask for it without --no-wait"
+        elif differs or gang.size < 1:
+            refused = "the leases of a gang ask for the same, and each says how many they are"
+        elif not gang.assembles:
+            refused = "all leases of this gang have been asked for, and some have ended since; ask for another gang"
+        if refused:
+            out.append(Refuse(lease.id, refused))
+            return
+        self.gangs[name], self.leases[lease.id], lease.gang = gang, lease, gang
+        gang.parts.append(lease.id)
+        if len(gang.parts) < gang.size:
+            self._waits_until(lease, self._at + ASSEMBLY)
+            place = self.place(lease.id)
+            assert place is not None
+            out.append(Queue(lease.id, *place, gang.missing()))
+            return
+        for each in (*others, lease):
+            each.until = None
+        gang.whole, whole.gang = whole.id, gang
+        whole.asked, whole.entry = replace(asked, at=self._at, lease=whole.id), (-asked.priority, self._arrivals, whole.id)
+        self._queue_up(whole, out)
+
+    def _leave_gang(self, lease: Lease) -> None:
+        """A lease that waits is given up: the others of its gang assemble anew."""
+        gang = lease.gang
+        assert gang is not None
+        if gang.whole:
+            self._dequeue(self.leases.pop(gang.whole))
+            gang.whole = 0
+        for number in gang.parts:
+            self._waits_until(self.leases[number], self._at + ASSEMBLY)
+        self._out_of_gang(lease)
+        del self.leases[lease.id]
+
+    def _out_of_gang(self, lease: Lease) -> None:
+        if lease.gang is None:
+            return
+        lease.gang.parts.remove(lease.id)
+        if not lease.gang.parts:
+            del self.gangs[lease.gang.user, lease.gang.number]
 
     def _restore(self, event: Restored, out: list[Instruction]) -> None:
         shape = Shape(len(event.devices), event.memory, event.compute)
@@ -371,18 +404,19 @@ class PolicyMachine:
         if lease is None:
             return
         if not lease.devices:
-            self._forget(lease)
+            self._leave_gang(lease) if lease.gang else self._forget(lease)
             return
         del self.leases[number]
+        self._out_of_gang(lease)
         account = lease.account
         account.leases.discard(number)
         account.gpus -= lease.shape.gpus
         account.end(self._clock, lease.rate)
         self._give_back((*lease.devices, *lease.destination), lease.shape)
-        self._migrating.pop(number, None)
-        if self._elder and self._elder[0] is lease:
-            since = self._elder[1]
-            self._lane_opens = since + LANE * lease.shape.gpus / max(self.room.count, 1) * (self._at - since)
+        self.migrations.forget(number)
+        if self._elder and (self._elder[0] is lease or (self._elder[0].gang and self._elder[0].gang is lease.gang and not lease.gang.parts)):
+            elder, since = self._elder
+            self._lane_opens = since + LANE * elder.shape.gpus / max(self.room.count, 1) * (self._at - since)
             self._elder = None
 
     def has_room(self, number: int, devices: Sequence[int]) -> bool:
@@ -420,15 +454,11 @@ class PolicyMachine:
             return
         if holding := self.holdings.on(host):
             self.holdings.let_go(holding.lease)
-        for lease in [lease for lease in self.leases.values() if lease.destination and self.room.host(lease.destination[0]) == host]:
-            lease.destination = ()
-            out.append(NoDestination(lease.id, "the host that it was to go to is not there any more"))
+        self.migrations.lose(host, out)
         for lease in [lease for lease in self.leases.values() if lease.devices and self.room.host(lease.devices[0]) == host]:
             self._release(lease.id)
             out.append(Lost(lease.id, "the host of its GPUs is not there any more"))
         self.room.leave(host)
-
-    # ---- migration ----------------------------------------------------------------------------------------------------
 
     def _cordon(self, host: int, cordoned: bool) -> None:
         if not self.room.has(host):
@@ -437,54 +467,21 @@ class PolicyMachine:
             self.holdings.let_go(holding.lease)
         self.room.cordon(host, cordoned)
 
-    def _migrate(self, event: Migrate, out: list[Instruction]) -> None:
-        lease = self.leases[event.lease]
-        if not lease.devices or lease.destination:
-            raise ValueError(f"lease {event.lease:x} has no devices, or migrates already")
-        self._migrating[event.lease] = event
-        self._find_destination(lease, out)
-        if not event.wait and event.lease in self._migrating:
-            del self._migrating[event.lease]
-            where = "no other host has" if event.host is None else "that host has not"
-            out.append(NoDestination(lease.id, f"{where} {_count(lease.shape.gpus)} of the same memory with room for it"))
-
-    def _find_destination(self, lease: Lease, out: list[Instruction]) -> None:
-        wanted = self._migrating[lease.id].host
-        sizes, own = [self.room.total[device] for device in lease.devices], self.room.host(lease.devices[0])
-        best: tuple[float, list[int]] | None = None
-        for host in self.room if wanted is None else [wanted]:
-            if host == own or not self.room.has(host):
-                continue
-            devices = sorted(self.room.find(lease.shape, host=host))
-            if [self.room.total[device] for device in devices] == sizes and (best is None or self.room.load(host) < best[0]):
-                best = self.room.load(host), devices
-        if best is None:
-            return
-        del self._migrating[lease.id]
-        lease.destination = tuple(best[1])
-        for device in lease.destination:
-            self.room.take(device, lease.shape)
-        out.append(Destination(lease.id, lease.destination))
-
-    def _migrated(self, event: Migrated) -> None:
-        self._migrating.pop(event.lease, None)
-        lease = self.leases.get(event.lease)
-        if lease is None or not lease.destination:
-            return
-        former = lease.devices if event.done else lease.destination
-        if event.done:
-            lease.devices = lease.destination
-        lease.destination = ()
-        self._give_back(former, lease.shape)
-
-    def _forget(self, lease: Lease) -> None:
-        """Takes a lease that waits out of everything."""
-        if self.holdings.of(lease.id):
-            self.holdings.let_go(lease.id)
-        self._dequeue(lease)
-        del self.leases[lease.id]
+    def _forget(self, lease: Lease) -> tuple[int, ...]:
+        """Takes a lease that waits, and its gang, out of everything. Returns their numbers."""
+        numbers, gang = lease.numbers, lease.gang
+        if gang is None or gang.whole:
+            entry = lease if gang is None else self.leases.pop(gang.whole)
+            self._dequeue(entry)
+        if gang is not None:
+            del self.gangs[gang.user, gang.number]
+        for number in numbers:
+            del self.leases[number]
+        return numbers
 
     def _dequeue(self, lease: Lease) -> None:
+        if self.holdings.of(lease.id):
+            self.holdings.let_go(lease.id)
         account = lease.account
         account.leave(self._at, lease.entry)
         if not account.queue:
@@ -492,12 +489,18 @@ class PolicyMachine:
         self.queued -= 1
 
     def _grant(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
+        holding = self.holdings.of(lease.id)
         self._dequeue(lease)
-        if holding := self.holdings.of(lease.id):
-            self.holdings.let_go(lease.id)
-            if holding.elder:
-                self._elder = lease, holding.since
-        self._give(lease, devices, out)
+        if holding and holding.elder:
+            self._elder = lease, holding.since
+        lease.until = None
+        if lease.gang is None:
+            self._give(lease, devices, out)
+            return
+        del self.leases[lease.id]
+        lease.gang.whole, lease.gang.granted = 0, True
+        for number, part in zip(lease.gang.parts, slices(sorted(devices), lease.shape.part), strict=True):
+            self._give(self.leases[number], part, out)
 
     def _give(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
         account, shape = lease.account, lease.shape
@@ -513,12 +516,14 @@ class PolicyMachine:
 
     def _time_out(self, out: list[Instruction]) -> None:
         while (when := self.wake) is not None and when <= self._at:
-            lease = self.leases[heapq.heappop(self._time_outs)[2]]
+            lease = self.leases[heapq.heappop(self._time_outs)[1]]
             place = self.place(lease.id)
             assert place is not None
-            self._forget(lease)
-            waited = f"it has waited {self._at - lease.asked.at:.0f} s, as long as it wanted to"
-            out.append(TimedOut(lease.id, f"{waited}, and was at place {place[0]} of {place[1]}; give more with --wait"))
+            text = f"it has waited {self._at - lease.asked.at:.0f} s, as long as it wanted to, and was at place {place[0]} of {place[1]}"
+            text = f"{text}; give more with --wait"
+            if lease.gang and lease.gang.assembles:
+                text = f"{lease.gang.missing()} within {ASSEMBLY:.0f} s; ask for all of them anew"
+            out += [TimedOut(number, text) for number in self._forget(lease)]
 
     # ---- the queue ----------------------------------------------------------------------------------------------------
 
@@ -527,8 +532,7 @@ class PolicyMachine:
 
     def _serve(self, out: list[Instruction], all_of_it: bool = True) -> None:
         """Grants what can be granted, in the order, or (not all_of_it) what is in front of the first that cannot."""
-        for number in [*self._migrating][:LOOK_MIGRATING]:
-            self._find_destination(self.leases[number], out)
+        self.migrations.serve(out)
         if not self._waiting or (self.holdings.full and not all_of_it):
             return
         self._go_on_holding(out)
@@ -543,23 +547,26 @@ class PolicyMachine:
         heapq.heapify(heap)
         unfit: list[Shape] = []
         looked = 0
+        let_go = False
         while heap and looked < LOOK:
             _, _, _, index, spoken, account = heapq.heappop(heap)
             lease = self.leases[account.queue[index][2]]
             holds = self.holdings.of(lease.id) is not None
             if not holds and account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
                 continue  # and neither do those behind it get what it waits for
-            devices = [] if any(lease.shape.wants_at_least(shape) for shape in unfit) else self.room.find(lease.shape)
+            hopeless = not (holds and lease.gang) and any(lease.shape.wants_at_least(shape) for shape in unfit)
+            devices = [] if hopeless else self.holdings.find(lease.id, lease.shape)
             if len(devices) == lease.shape.gpus:
                 if holds:
                     spoken -= lease.shape.gpus
+                    let_go = True
                 self._grant(lease, devices, out)
             else:
-                if not any(lease.shape.wants_at_least(shape) for shape in unfit):
+                if not hopeless:
                     unfit.append(lease.shape)
                 index += 1
                 if not holds:
-                    if looked == 0 and not self.holdings.full and self._at - lease.asked.at >= HOLD_AFTER and self._hold(lease, out, elder=False):
+                    if looked == 0 and self._may_hold(lease) and self._hold(lease, out, elder=False):
                         spoken += lease.shape.gpus
                     else:
                         if not all_of_it:
@@ -569,10 +576,13 @@ class PolicyMachine:
             if index < min(len(account.queue), LOOK_USER):
                 entry = account.queue[index]
                 heapq.heappush(heap, (entry[0], account.key(ahead), entry[1], index, spoken, account))
+        if let_go:
+            self._serve(out, all_of_it)  # what was held and is not needed may be enough for others
 
     # ---- holding ------------------------------------------------------------------------------------------------------
 
     def _choose_elder(self, out: list[Instruction]) -> None:
+        self._elder_next = False
         if self._elder is not None or self.holdings.elder is not None or self._at < self._lane_opens:
             return
         oldest: Lease | None = None
@@ -587,24 +597,29 @@ class PolicyMachine:
             return
         if holding := self.holdings.of(oldest.id):
             self.holdings.by_age(holding)
-        elif not self.holdings.full:
-            self._hold(oldest, out, elder=True)
+        elif self.holdings.full or not self._hold(oldest, out, elder=True):
+            self._elder_next = bool(self.room.to_hold(oldest.shape, ()))
+
+    def _may_hold(self, lease: Lease) -> bool:
+        """Whether the first in the order has waited for long enough, and there is a place for it among those that hold."""
+        return not self.holdings.full and not self._elder_next and self._at - lease.asked.at >= HOLD_AFTER
 
     def _hold(self, lease: Lease, out: list[Instruction], elder: bool) -> bool:
         holding = self.holdings.begin(lease.id, lease.shape, elder, self._at)
         if holding is not None:
-            text = "it has waited longest of all" if elder else "it is the first in the order"
-            out.append(Hold(lease.id, tuple(sorted(holding.devices)), text))
+            out += _holds(lease, holding.devices, "it has waited longest of all" if elder else "it is the first in the order")
         return holding is not None
 
     def _go_on_holding(self, out: list[Instruction]) -> None:
         """What is held may have become free, or something else in its place."""
         for holding in self.holdings.stirred():
             if self.holdings.swap(holding):
-                out.append(Hold(holding.lease, tuple(sorted(holding.devices)), "others have become free sooner"))
+                out += _holds(self.leases[holding.lease], holding.devices, "others have become free sooner")
             if not holding.missing:
                 self._grant(self.leases[holding.lease], sorted(holding.devices), out)
 
 
-def _names(devices: set[int]) -> str:
-    return ", ".join(map(str, sorted(devices)))
+def _holds(lease: Lease, devices: set[int], text: str) -> list[Instruction]:
+    """What is held for a lease, or for each of a gang."""
+    each = slices(sorted(devices), lease.shape.together)
+    return [Hold(number, part, text) for number, part in zip(lease.numbers, each, strict=True)]

@@ -15,11 +15,21 @@ from gpuvirt.server.policy.events import COMPUTE
 
 @dataclass(frozen=True)
 class Shape:
-    """What a lease wants: so many GPUs, and on each what is reserved (bytes, parts of `COMPUTE`), 0: nothing."""
+    """What a lease, or a gang of leases, wants: so many GPUs, and on each what is reserved (bytes, parts of `COMPUTE`), 0: nothing.
+
+    Attributes:
+        part: how many of them are on one host together, for each lease of a gang; 0: all.
+    """
 
     gpus: int
     memory: int = 0
     compute: int = 0
+    part: int = 0
+
+    @property
+    def together(self) -> int:
+        """How many are to be on one host."""
+        return self.part or self.gpus
 
     @property
     def reserves(self) -> bool:
@@ -27,7 +37,8 @@ class Shape:
 
     def wants_at_least(self, other: Shape) -> bool:
         """Whether this one cannot be placed where the other cannot."""
-        return self.gpus >= other.gpus and self.memory >= other.memory and self.compute >= other.compute
+        parts, others = self.gpus // self.together, other.gpus // other.together
+        return parts >= others and self.together >= other.together and self.memory >= other.memory and self.compute >= other.compute
 
 
 @dataclass

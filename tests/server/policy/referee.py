@@ -19,6 +19,7 @@ from gpuvirt.server.policy.events import (
     UserRevoked,
     UserSet,
 )
+from gpuvirt.server.policy.gangs import ASSEMBLY
 from gpuvirt.server.policy.hosts import ONE
 from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
@@ -50,6 +51,8 @@ class Referee:
         self.users: dict[str, UserSet] = {}
         self.revoked: set[str] = set()
         self.used: dict[str, float] = {}  # faded, brought up to `now` at each event
+        self.gangs: dict[tuple[str, int], set[int]] = {}  # what was asked for of each, and neither refused nor over
+        self.shared_out = 0  # gangs that were granted on several hosts
         self.arrivals = 0
         self.longest_wait = 0.0
 
@@ -57,7 +60,8 @@ class Referee:
 
     def handle(self, event: Event, thorough: bool = True) -> list[Instruction]:
         """Gives the event to the machine, judges its answer and, if thorough, the whole of its state."""
-        before = self._held()
+        gone = set(self.hosts.get(event.host, ())) if isinstance(event, HostLeft | HostCordoned) else set()
+        before = {number: devices for number, devices in self._held().items() if not devices & gone}  # else it begins to hold anew
         out = self.machine.handle(event)
         self._pass_time(event.at)
         match event:
@@ -71,11 +75,14 @@ class Referee:
             case Asked():
                 self.arrivals += 1
                 self.leases[event.lease] = Known(event, self.arrivals)
+                if event.gang:
+                    self.gangs.setdefault((event.user, event.gang), set()).add(event.lease)
                 answers = [one for one in out if one.lease == event.lease and isinstance(one, Grant | Queue | Refuse)]
                 assert len(answers) == 1, "a request has one answer"
                 assert not (event.no_wait and isinstance(answers[0], Queue)), "who does not want to wait waits"
             case Released():
                 self.leases.pop(event.lease, None)
+                self.gangs = {gang: parts - {event.lease} for gang, parts in self.gangs.items()}
             case HostJoined():
                 self._join(event)
             case HostCordoned():
@@ -96,6 +103,7 @@ class Referee:
                     del self.leases[number]
         for one in out:
             self._judge(one, before)
+        self._check_gangs(out)
         if thorough:
             self.check()
         return out
@@ -150,16 +158,32 @@ class Referee:
             case Refuse() | TimedOut():
                 assert one.text
                 if isinstance(one, TimedOut):
-                    assert known.asked.wait and self.now >= known.asked.at + known.asked.wait, "it had not waited that long"
+                    waited, limits = self.now - known.asked.at, [known.asked.wait] * bool(known.asked.wait) + [ASSEMBLY] * bool(known.asked.gang)
+                    assert limits and waited >= min(limits), "it had not waited that long"
                 del self.leases[one.lease]
+                self.gangs = {gang: parts - {one.lease} for gang, parts in self.gangs.items()}
             case Queue():
                 assert 1 <= one.place <= one.queued and one.why
             case Hold():
                 assert len(set(one.devices)) == known.asked.gpus, "another number of devices is held"
 
     def _held(self) -> dict[int, frozenset[int]]:
-        """What is held, by lease."""
-        return {holding.lease: frozenset(holding.devices) for holding in self.machine.holdings}
+        """What is held, by lease; for a gang by each of its leases."""
+        held = {holding.lease: frozenset(holding.devices) for holding in self.machine.holdings}
+        wholes = {gang.whole: gang.parts for gang in self.machine.gangs.values()}
+        return {number: devices for entry, devices in held.items() for number in wholes.get(entry, [entry])}
+
+    def _assembles(self, known: Known) -> bool:
+        gang = known.asked.user, known.asked.gang
+        return bool(known.asked.gang) and len(self.gangs[gang]) < known.asked.gang_size
+
+    def _check_gangs(self, out: list[Instruction]) -> None:
+        """All or none: no gang has a lease that waits beside one that has got its GPUs."""
+        for parts in self.gangs.values():
+            got = {one.lease: self._host(one.devices) for one in out if isinstance(one, Grant) and one.lease in parts}
+            asked = {self.leases[number].asked.gang_size for number in got}
+            assert not got or asked == {len(got)}, "a gang is granted partially"
+            self.shared_out += len(set(got.values())) > 1
 
     def _pass_time(self, at: float) -> None:
         at = max(at, self.now)
@@ -192,15 +216,28 @@ class Referee:
         self._check_quotas(gpus)
         waiting = {number: known for number, known in self.leases.items() if not known.devices}
         order = self.machine.order()
-        assert sorted(order) == sorted(waiting) and self.machine.queued == len(waiting), "a lease that waits was lost"
-        for place, number in enumerate(order, 1):
-            assert self.machine.place(number) == (place, len(order)), "a wrong place"
+        assert sorted(order) == sorted(waiting), "a lease that waits was lost"
+        ready = [number for number in order if not self._assembles(self.leases[number])]
+        entries = [*dict.fromkeys(self._entry(number) for number in ready)]
+        assert self.machine.queued == len(entries) and order[: len(ready)] == ready, "what assembles is in the order"
+        for number in order:
+            place = entries.index(self._entry(number)) if number in ready else len(entries)
+            assert self.machine.place(number) == (place + 1, max(len(entries), place + 1)), "a wrong place"
             assert self.machine.why(number)
-        self._check_order(order)
+        self._check_order([min(self._parts(number)) for number in ready if number == min(self._parts(number))])
         self._check_nothing_idle(waiting, memory, compute, gpus)
         for known in waiting.values():
-            assert not known.asked.wait or self.now < known.asked.at + known.asked.wait, "it has waited for too long"
+            assert not known.asked.wait or known.asked.gang or self.now < known.asked.at + known.asked.wait, "it has waited for too long"
         assert all(known.asked.user not in self.revoked for known in waiting.values()), "a revoked user waits"
+
+    def _entry(self, number: int) -> tuple[str, int] | int:
+        """What is queued: the lease, or the gang."""
+        asked = self.leases[number].asked
+        return (asked.user, asked.gang) if asked.gang else number
+
+    def _parts(self, number: int) -> set[int]:
+        asked = self.leases[number].asked
+        return self.gangs[asked.user, asked.gang] if asked.gang else {number}
 
     def _check_quotas(self, gpus: dict[str, int]) -> None:
         for user, number in gpus.items():
@@ -211,7 +248,7 @@ class Referee:
 
     def _check_order(self, order: list[int]) -> None:
         rates = self._rates()
-        held = self._held()
+        held = {number: devices for number, devices in self._held().items() if number in order}
         assert set(order[: len(held)]) == held.keys(), "one that holds is behind one that does not"
         ranked = [self.leases[number] for number in order if number not in held]
         for first, second in itertools.pairwise(ranked):
@@ -219,13 +256,17 @@ class Referee:
             if a.priority != b.priority:
                 assert a.priority > b.priority, "a lower priority is ahead of a higher one"
             elif a.user == b.user:
-                assert first.arrival < second.arrival, "who came later is ahead"
+                assert self._arrival(first) < self._arrival(second), "who came later is ahead"
             else:
                 keys = [
                     (self.used.get(user, 0.0) + AHEAD * rates.get(user, 0.0)) / (self.users[user].weight if user in self.users else 1.0)
                     for user in (a.user, b.user)
                 ]
                 assert keys[0] <= keys[1] * (1 + 1e-6) + 1e-3, "who has used more is ahead"
+
+    def _arrival(self, known: Known) -> int:
+        """Of a gang: when it was the last time that all of it had been asked for."""
+        return max(self.leases[number].arrival for number in self._parts(known.asked.lease))
 
     def _check_nothing_idle(self, waiting: dict[int, Known], memory: list[int], compute: list[int], gpus: dict[str, int]) -> None:
         """What waits does not fit. (Only where the queues are so short that a pass sees all of it.)"""
@@ -235,6 +276,8 @@ class Referee:
         held = {device for devices in every.values() for device in devices}
         for number, known in waiting.items():
             asked = known.asked
+            if self._assembles(known):
+                continue
             if number in every:
                 own = every[number]
             else:
@@ -242,12 +285,9 @@ class Referee:
                 quota = self.users[asked.user].gpus if asked.user in self.users else 0
                 if quota and gpus.get(asked.user, 0) + sum(k.asked.gpus for k in waiting.values() if k.asked.user == asked.user) > quota:
                     continue  # it may have to let its user's others go first
-            room = max(
-                (
-                    sum(memory[d] >= max(asked.memory, 1) and compute[d] >= max(asked.compute, 1) and (d not in held or d in own) for d in numbers)
-                    for host, numbers in self.hosts.items()
-                    if host not in self.cordoned
-                ),
-                default=0,
-            )
-            assert room < asked.gpus, "a lease waits for GPUs that are free"
+            rooms = [
+                sum(memory[d] >= max(asked.memory, 1) and compute[d] >= max(asked.compute, 1) and (d not in held or d in own) for d in numbers)
+                for host, numbers in self.hosts.items()
+                if host not in self.cordoned
+            ]
+            assert sum(room // asked.gpus for room in rooms) < asked.gang_size, "a lease waits for GPUs that are free"

@@ -60,13 +60,19 @@ class Simulation:
         self._number += 1
         heapq.heappush(self._agenda, (when, self._number, do))
 
-    def ask(self, job: Job) -> None:
+    def ask_for_gang(self, job: Job, size: int) -> None:
+        """So many leases, all or none."""
+        gang = self._number + 1
+        for _ in range(size):
+            self.ask(job, gang, size)
+
+    def ask(self, job: Job, gang: int = 0, size: int = 1) -> None:
         self._number += 1
         lease = self._number
         self._jobs[lease] = job
         self.longest_job = max(self.longest_job, job.lasts)
         self.waiting[lease] = self.now
-        self.take(Asked(self.now, lease, job.user, job.gpus, job.memory, job.compute, job.priority))
+        self.take(Asked(self.now, lease, job.user, job.gpus, job.memory, job.compute, job.priority, gang=gang, gang_size=size))
 
     def take(self, event: Event) -> None:
         """Something happens."""

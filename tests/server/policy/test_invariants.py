@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,7 +28,9 @@ from gpuvirt.server.policy.events import (
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import Hosts
 from gpuvirt.server.policy.instructions import Instruction, Lost
-from gpuvirt.server.policy.machine import Lease, PolicyMachine
+from gpuvirt.server.policy.lease import Lease
+from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.room import Shape
 
 GIB = 1 << 30
@@ -62,6 +65,21 @@ class Whatever(RuleBasedStateMachine):
     def ask(self, seconds: float, user: str, gpus: int, memory: int, compute: int, priority: int, no_wait: bool, wait: float) -> None:
         self.referee.handle(Asked(self._later(seconds), self.next, user, gpus, memory, compute, priority, no_wait, wait))
         self.next += 1
+
+    @rule(
+        seconds=seconds,
+        user=st.sampled_from(USERS),
+        gang=st.integers(1, 3),
+        size=st.integers(1, 3),
+        asked=st.integers(1, 4),
+        gpus=st.integers(1, 2),
+        compute=st.sampled_from([0, 500, COMPUTE]),
+        wait=st.sampled_from([0.0, 10.0, 1000.0]),
+    )
+    def ask_for_gang(self, seconds: float, user: str, gang: int, size: int, asked: int, gpus: int, compute: int, wait: float) -> None:
+        for _ in range(asked):
+            self.referee.handle(Asked(self._later(seconds), self.next, user, gpus, 0, compute, 0, False, wait, gang, size))
+            self.next += 1
 
     @precondition(lambda self: self.referee.leases)
     @rule(seconds=seconds, which=st.integers(0, 1000))
@@ -164,12 +182,22 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
             referee.handle(HostCordoned(at, host, len(referee.cordoned) < 2 and chance.random() < 0.5))
         elif chance.random() < 0.2:
             migrate(referee, at, chance)
+        elif chance.random() < 0.15 and len(referee.leases) < 10:
+            ask_for_gang(referee, at, number, chance)
         elif chance.random() < 0.5 and len(referee.leases) < 14:
             wants = chance.choice([1, 1, 2, 3, 5]), chance.choice([0, GIB, 4 * GIB]), chance.choice([0, 250, 500, COMPUTE])
             referee.handle(Asked(at, number, chance.choice(USERS), *wants))
         elif referee.leases:
             referee.handle(Released(at, chance.choice(sorted(referee.leases))))
     return referee
+
+
+def ask_for_gang(referee: Referee, at: float, number: int, chance: random.Random) -> None:
+    """Mostly for all of its leases."""
+    size, user = chance.choice([2, 3, 4]), chance.choice(USERS)
+    wants = chance.choice([1, 1, 2]), chance.choice([0, GIB]), chance.choice([250, 500, COMPUTE])
+    for part in range(size if chance.random() < 0.9 else size - 1):
+        referee.handle(Asked(at, number * 1000 + part, user, *wants, gang=number, gang_size=size))
 
 
 def migrate(referee: Referee, at: float, chance: random.Random) -> None:
@@ -186,6 +214,7 @@ def migrate(referee: Referee, at: float, chance: random.Random) -> None:
 def test_hosts_come_and_go(seed: int) -> None:
     referee = with_hosts(PolicyMachine(), seed)
     assert referee.migrated > 1, "nothing migrated"
+    assert referee.shared_out > 1, "no gang was on several hosts"
     assert referee.longest_wait > 100, "nobody had to wait"
     assert len(referee.machine.room.total) <= 5 * (1 + 2 + 5), "numbers of hosts that have left are not used again"
 
@@ -219,6 +248,7 @@ class Of(PolicyMachine):
         super().__init__()
         self.room = room(memory)
         self.holdings = Holdings(self.room)
+        self.migrations = Migrations(self.room, self.leases, self._give_back)
 
 
 class NoQuota(PolicyMachine):
@@ -314,20 +344,69 @@ class NoCordon(Hosts):
 class Beside(PolicyMachine):
     """What a lease has at its destination is not taken from anybody."""
 
-    def _find_destination(self, lease: Lease, out: list[Instruction]) -> None:
-        super()._find_destination(lease, out)
-        for device in lease.destination:
-            self.room.give_back(device, lease.shape)
-            self.room.take(device, Shape(lease.shape.gpus))
+    def __init__(self) -> None:
+        super().__init__()
+        self.migrations = BesideMigrations(self.room, self.leases, self._give_back)
 
-    def _migrated(self, event: Migrated) -> None:
-        for device in self.leases[event.lease].destination if event.lease in self.leases else ():
-            self.room.give_back(device, Shape(self.leases[event.lease].shape.gpus))
-            self.room.take(device, self.leases[event.lease].shape)
-        super()._migrated(event)
+
+class BesideMigrations(Migrations):
+    def find_destination(self, lease: Lease, out: list[Instruction]) -> None:
+        super().find_destination(lease, out)
+        for device in lease.destination:
+            self._room.give_back(device, lease.shape)
+            self._room.take(device, Shape(lease.shape.gpus))
+
+    def end(self, event: Migrated) -> None:
+        for device in self._leases[event.lease].destination if event.lease in self._leases else ():
+            self._room.give_back(device, Shape(self._leases[event.lease].shape.gpus))
+            self._room.take(device, self._leases[event.lease].shape)
+        super().end(event)
+
+
+class EachForItself(PolicyMachine):
+    """The leases of a gang are granted one by one."""
+
+    def _ask_in_gang(self, lease: Lease, out: list[Instruction]) -> None:
+        self._queue_up(lease, out)
+
+
+class Torn(PolicyMachine):
+    """What a gang has is shared out among its leases whatever the hosts are."""
+
+    def _grant(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
+        if lease.gang and lease.shape.part > 1:
+            devices = [*devices[1:], devices[0]]
+            at = iter(lease.gang.parts)
+            for first in range(0, len(devices), lease.shape.part):
+                number = next(at)
+                self._give(self.leases[number], devices[first : first + lease.shape.part], out)
+            self._dequeue(lease)
+            del self.leases[lease.id]
+            lease.gang.whole, lease.gang.granted = 0, True
+            return
+        super()._grant(lease, devices, out)
+
+
+class GoesOn(PolicyMachine):
+    """A gang of which one is given up waits on without it."""
+
+    def _leave_gang(self, lease: Lease) -> None:
+        assert lease.gang is not None
+        if lease.gang.whole and len(lease.gang.parts) > 1:
+            whole = self.leases[lease.gang.whole]
+            whole.shape = replace(whole.shape, gpus=whole.shape.gpus - whole.shape.part)
+            if self.holdings.of(whole.id):
+                self.holdings.let_go(whole.id)
+            self._out_of_gang(lease)
+            del self.leases[lease.id]
+            return
+        super()._leave_gang(lease)
 
 
 OF_HOSTS = {
+    "a gang is granted partially": EachForItself,
+    "not on one host that": Torn,
+    "granted partially|is in the order|lost": GoesOn,
     "is cordoned": lambda: Of(NoCordon, ()),
     "more (memory|compute)": Beside,
     "not on one host": lambda: Of(OverHosts, ()),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from server.policy.referee import Referee
 from server.policy.simulation import DAY, Job, Simulation
 
 from gpuvirt.server.policy.events import COMPUTE, HostJoined, HostLeft, UserSet
-from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.holding import Holdings
+from gpuvirt.server.policy.machine import PolicyMachine, bound
 from gpuvirt.server.policy.shares import Account
 
 GIB = 1 << 30
@@ -80,6 +82,57 @@ def judge(labs: Labs, hosts: int, days: float) -> None:
     )
     assert labs.unfairness() <= 0.02
     assert used > 0.9 and labs.lost > 0
+
+
+class Crowded(Simulation):
+    """24 hosts of 2 GPUs, for which more single GPUs are always wanted than there are; now and then one user wants both GPUs of 16 hosts at once."""
+
+    def __init__(self, machine: PolicyMachine, seed: int) -> None:
+        super().__init__(machine, Referee(machine, ()), 37)
+        self.chance = random.Random(seed)
+        for host in range(24):
+            self.take(HostJoined(0.0, host, (80 * GIB,) * 2))
+        for number in range(120):
+            self.more(f"u{number % 12}")
+        self.at(HOUR, self.gang)
+
+    def more(self, user: str) -> None:
+        self.ask(Job(user, 1, self.chance.uniform(0.2 * HOUR, 2 * HOUR), compute=COMPUTE))
+
+    def gang(self) -> None:
+        self.ask_for_gang(Job("gangs", 2, HOUR, compute=COMPUTE), 16)
+
+    def ended(self, job: Job) -> None:
+        if job.user != "gangs":
+            self.more(job.user)
+        elif not any(each.user == "gangs" for each in self._jobs.values()):
+            self.at(self.now + 5 * HOUR, self.gang)
+
+    def longest_of_gangs(self) -> float:
+        waiting = [self.now - since for lease, since in self.waiting.items() if self._jobs[lease].user == "gangs"]
+        return max([*self.waits.get("gangs", []), *waiting])
+
+
+@pytest.mark.slow
+def test_a_gang_over_many_hosts_is_not_starved() -> None:
+    """It has its 32 GPUs of 16 hosts at once, within the bound, though single ones are taken all the time."""
+    play = Crowded(PolicyMachine(), 4)
+    play.run(6 * DAY)
+    assert play.referee is not None
+    limit, gangs = bound(13, 2 * HOUR), len(play.waits["gangs"]) // 16
+    used = sum(play.used.values()) / (48 * 6 * DAY)
+    print(f"{gangs} gangs, the longest wait {play.longest_of_gangs() / HOUR:.1f} h, bound {limit / HOUR:.0f} h; {used:.1%} used")
+    assert play.longest_of_gangs() <= limit and gangs > 10 and play.referee.shared_out >= gangs
+
+
+@pytest.mark.slow
+def test_gangs_that_starve_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliberate fault: nothing is held for gangs."""
+    begin = Holdings.begin
+    monkeypatch.setattr(Holdings, "begin", lambda self, lease, shape, *rest: None if shape.part else begin(self, lease, shape, *rest))
+    play = Crowded(PolicyMachine(), 4)
+    play.run(3 * DAY)
+    assert "gangs" not in play.waits
 
 
 WEIGHTS = [1.0, 1.0, 1.5, 2.0, 2.0, 3.0, 4.0, 4.0]

@@ -1,0 +1,40 @@
+"""A lease, or a gang of leases that waits, as the policy machine knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuvirt.server.policy.events import Asked
+from gpuvirt.server.policy.gangs import Gang
+from gpuvirt.server.policy.room import Shape
+from gpuvirt.server.policy.shares import Account
+
+
+@dataclass(eq=False)
+class Lease:
+    """What the machine knows of a lease, or of a gang that waits.
+
+    Attributes:
+        id: the lease's number; of a gang one that no lease has, less than 0.
+        devices: () while it waits.
+        destination: those of another host that it has beside them until it has migrated.
+        rate: GPUs for which it counts in its user's share.
+        gang: which it is of, or is.
+        until: when it is refused, None: it may wait.
+    """
+
+    id: int
+    account: Account
+    shape: Shape
+    asked: Asked
+    entry: tuple[int, int, int]
+    devices: tuple[int, ...] = ()
+    destination: tuple[int, ...] = ()
+    rate: float = 0.0
+    gang: Gang | None = None
+    until: float | None = None
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """That of a lease; of a gang those of its leases, and of one of those, too."""
+        return tuple(self.gang.parts) if self.gang else (self.id,)
