@@ -47,13 +47,14 @@ class Job:
     """One job.
 
     Attributes:
-        options: settings as they were given (`gpuvirt.client.settings.resolve`), ``gpus`` those of all ranks together.
+        options: settings as they were given (`gpuvirt.client.settings.resolve`).
         ranks, gpus: how many, and how many GPUs each of them has.
+        nodes: among how many leases, each on one host, the ranks are shared out evenly, 0: as few as the hosts allow.
         retries: how often it is begun anew when a rank has failed.
         deadline: when it is ended, 0: never.
         attempt: which one runs or has run, from 1; 0: none yet. lost: those of them that ended with the host of their GPUs, which are no retries.
         why: what it waits for, or why it has ended as it has.
-        host: the URL of the server of its GPUs, "": it has none. devices: their ordinals there.
+        places: of each lease that it has, the URL of the server and the ordinals of its GPUs there.
         exit_code: of the rank that failed first, or 0; None: it is not over.
     """
 
@@ -71,8 +72,8 @@ class Job:
     attempt: int = 0
     lost: int = 0
     why: str = ""
-    host: str = ""
-    devices: tuple[int, ...] = ()
+    places: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    nodes: int = 0
     started: float = 0.0
     ended: float = 0.0
     exit_code: int | None = None
@@ -102,7 +103,8 @@ class JobFolder:
             said = json.loads((self.path / "job.json").read_text())
             known = {each.name for each in fields(Job)}
             found = {name: value for name, value in said.items() if name in known}
-            job = Job(**{**found, "command": tuple(said["command"]), "devices": tuple(said["devices"]), "state": State(said["state"])})
+            places = tuple((str(url), tuple(devices)) for url, devices in said.get("places", ()))
+            job = Job(**{**found, "command": tuple(said["command"]), "places": places, "state": State(said["state"])})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise GpuvirtError(f"the job in {self.path} cannot be read: {error}") from None
         if not job.state.over and not self.runs():

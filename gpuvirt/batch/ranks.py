@@ -1,4 +1,4 @@
-"""The ranks of a job: their environment, and the processes from their begin to their end.
+"""The ranks of a job: how they are shared out among hosts, their environment, and the processes from their begin to their end.
 
 Each rank is as if it were alone on a node with the GPUs that are its own, which it numbers from 0: whoever takes GPU LOCAL_RANK gets one of them, and
 so does a program that knows nothing of ranks. Variables have the names that torchrun, Open MPI, PMI and Horovod give them.
@@ -23,13 +23,24 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 LOOK = 0.1  # seconds
 
 
-def rank_variables(rank: int, ranks: int, gpus: int, port: int, job: str) -> dict[str, str]:
+def nodes_for(ranks: int, gpus: int, largest: int) -> int:
+    """Among how many leases ranks are shared out evenly, if each is to be on one host: as few as possible.
+
+    Args:
+        gpus: of each rank. largest: the GPUs of the host that has most of them.
+    """
+    able = (nodes for nodes in range(1, ranks + 1) if ranks % nodes == 0 and ranks // nodes * gpus <= largest)
+    return next(able, ranks)
+
+
+def rank_variables(rank: int, ranks: int, gpus: int, port: int, job: str, nodes: int = 1) -> dict[str, str]:
     """What a rank finds in its environment.
 
     Args:
-        gpus: of each rank. port: at which rank 0 may listen.
+        gpus: of each rank. port: at which rank 0 may listen. nodes: leases that the ranks are shared out among, one after the other.
     """
-    own = ",".join(str(rank * gpus + number) for number in range(gpus))
+    first = rank % (ranks // nodes) * gpus
+    own = ",".join(str(first + number) for number in range(gpus))
     return {
         "CUDA_VISIBLE_DEVICES": own,
         "GPUVIRT_BATCH_JOB": job,

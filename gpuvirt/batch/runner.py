@@ -1,6 +1,7 @@
 """`python -m gpuvirt.batch.runner FOLDER`: takes a job from its begin to its end. A process of its own, which outlives whoever has submitted the job.
 
-It opens a lease of the GPUs of all ranks together, so that they have all of them or none, keeps it, and runs the ranks under it.
+It opens a lease of the GPUs of all ranks together, or where no host has so many a gang of leases among which the ranks are shared out, so that they
+have all of them or none; keeps them, and runs the ranks under them.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from gpuvirt.batch.job import JobFolder, State
-from gpuvirt.batch.ranks import LOOK, Gang, free_port, rank_variables
-from gpuvirt.client.connect import at_lease, connect
+from gpuvirt.batch.ranks import LOOK, Gang, free_port, nodes_for, rank_variables
+from gpuvirt.client.connect import ask, at_lease, connect
+from gpuvirt.client.devices import devices_of
 from gpuvirt.client.environment import apply, variables
-from gpuvirt.client.named_lease import NamedLease, open_lease, stands
-from gpuvirt.client.settings import resolve
+from gpuvirt.client.named_lease import GangBroken, NamedLease, open_gang, stands
+from gpuvirt.client.settings import MAX_GPUS, resolve
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.control import ControlError, RequestRefused
+from gpuvirt.transport.pool import PoolStatus
 
 LOST_MOST = 20  # attempts that may end with the host of their GPUs
 SILENCE = 10.0  # seconds that a host may be silent after a rank has failed, before it is taken for lost
@@ -65,7 +69,7 @@ class Runner:
         self._folder.write(self._job)
 
     def _end(self, state: State, why: str, code: int) -> None:
-        self._say(state=state, why=why, exit_code=code, ended=time.time(), host="", devices=())
+        self._say(state=state, why=why, exit_code=code, ended=time.time(), places=())
 
     def _check(self) -> None:
         """Raises:
@@ -97,7 +101,7 @@ class Runner:
             if failures > self._job.retries or self._job.lost > LOST_MOST:
                 self._end(State.FAILED, why, code)
                 return
-            self._say(state=State.QUEUED, why=f"attempt {self._job.attempt}: {why}", host="", devices=())
+            self._say(state=State.QUEUED, why=f"attempt {self._job.attempt}: {why}", places=())
             self._pause(AGAIN_AFTER)
 
     def _attempt(self) -> tuple[Ending, str, int]:
@@ -109,52 +113,73 @@ class Runner:
         """
         job = self._job
         found = connect(resolve(job.options))
-        lease = open_lease(found.status, found.settings, program=f"batch {job.name}", told=lambda line: self._say(why=line), pause=self._pause)
+        nodes = job.nodes or nodes_for(job.ranks, job.gpus, _largest_host(found.status))
+        each = replace(found.settings, gpus=job.ranks // nodes * job.gpus)
+        try:
+            leases = open_gang(found.status, each, nodes, f"batch {job.name}", lambda line: self._say(why=line), self._pause)
+        except GangBroken as error:
+            return Ending.LOST, str(error), 1
         gang: Gang | None = None
         try:
-            found = at_lease(found, lease.status)
-            under = replace(found.settings, lease=lease.id)
-            every = apply(variables(under, found.status))
             port, attempt = free_port(), job.attempt + 1
-            each = [every | rank_variables(rank, job.ranks, job.gpus, port, job.id) for rank in range(job.ranks)]
-            self._say(state=State.RUNNING, why="", attempt=attempt, started=time.time(), host=found.status.address.url, devices=lease.devices)
-            gang = Gang(job.command, each, [self._folder.log(attempt, rank) for rank in range(job.ranks)])
-            return self._watch(gang, lease)
+            under = [at_lease(replace(found, settings=each), lease.status) for lease in leases]
+            variables_of = [apply(variables(replace(at.settings, lease=lease.id), at.status)) for at, lease in zip(under, leases, strict=True)]
+            places = tuple((lease.status.address.url, lease.devices) for lease in leases)
+            self._say(state=State.RUNNING, why="", attempt=attempt, started=time.time(), places=places)
+            environments = [
+                variables_of[rank * nodes // job.ranks] | rank_variables(rank, job.ranks, job.gpus, port, job.id, nodes) for rank in range(job.ranks)
+            ]
+            gang = Gang(job.command, environments, [self._folder.log(attempt, rank) for rank in range(job.ranks)])
+            return self._watch(gang, leases)
         finally:
             if gang is not None:
                 gang.end()
-            with contextlib.suppress(ControlError):  # then it ends because nobody renews it
-                lease.release()
+            for lease in leases:
+                with contextlib.suppress(ControlError):  # then it ends because nobody renews it
+                    lease.release()
 
-    def _watch(self, gang: Gang, lease: NamedLease) -> tuple[Ending, str, int]:
+    def _watch(self, gang: Gang, leases: list[NamedLease]) -> tuple[Ending, str, int]:
         renewed = time.monotonic()
         while not gang.look():
             self._pause(LOOK)
-            if time.monotonic() - renewed > lease.period:
+            if time.monotonic() - renewed > min(lease.period for lease in leases):
                 renewed = time.monotonic()
-                try:
-                    lease.renew()
-                except RequestRefused as error:
-                    return Ending.LOST, str(error), 1
-                except ControlError:
-                    continue  # its host may come back; until then its sessions last as long as they say
+                for lease in leases:
+                    try:
+                        lease.renew()
+                    except RequestRefused as error:
+                        return Ending.LOST, str(error), 1
+                    except ControlError:
+                        continue  # its host may come back; until then its sessions last as long as they say
         if gang.failed is None:
             return Ending.RIGHT, "", 0
         rank, code = gang.failed
         why = f"rank {rank} ended with exit code {code}"
-        if self._is_lost(lease):
+        if self._is_lost(leases):
             return Ending.LOST, f"{why}, as the host of its GPUs was lost", code
         return Ending.FAILED, why, code
 
-    def _is_lost(self, lease: NamedLease) -> bool:
-        """Whether the lease is not there any more, with its host or by itself."""
-        until = time.monotonic() + SILENCE
-        while time.monotonic() < until:
+    def _is_lost(self, leases: list[NamedLease]) -> bool:
+        """Whether one of the leases is not there any more, with its host or by itself."""
+        until, left = time.monotonic() + SILENCE, [*leases]
+        while time.monotonic() < until and left:
             try:
-                return not stands(lease.status, lease.id)
+                if not stands(left[-1].status, left[-1].id):
+                    return True
+                left.pop()
             except GpuvirtError:
                 self._pause(1.0)
-        return True
+        return bool(left)
+
+
+def _largest_host(status: PoolStatus) -> int:
+    """The GPUs of the host that has most of those that are not drained.
+
+    Raises:
+        ControlError: no answer.
+    """
+    counts = Counter(device.server for device in devices_of(ask(status, "devices")) if not device.drained)
+    return min(max(counts.values(), default=MAX_GPUS), MAX_GPUS)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FIRST_WORD = 30.0  # seconds that a runner has for its first word
 LOOK = 0.2  # seconds between two looks
+RANKS_MOST = 128
 STILL = 3  # the exit code of `wait` when the time is over
 
 
@@ -43,12 +44,16 @@ def batch() -> None:
     cls=ProgramCommand,
     context_settings={"allow_interspersed_args": False},
     epilog="\b\nExamples:\n  gpuvirt batch submit --ranks 4 -- python train.py\n"
+    "  gpuvirt batch submit --ranks 8 --nodes 4 -- python train.py\n"
     "  gpuvirt batch submit --ranks 2 --gpus 2 --retries 3 --deadline 8h --name night -- python train.py\n"
     "  JOB=$(gpuvirt batch submit -q -- ./simulate 1000); gpuvirt batch wait $JOB",
 )
 @click.option("--pool", type=pool_url, metavar="URL", help="The server: tcp://HOST:PORT.")
-@click.option("--ranks", type=click.IntRange(1, 16), default=1, show_default=True, metavar="N", help="Processes, which begin together.")
+@click.option("--ranks", type=click.IntRange(1, RANKS_MOST), default=1, show_default=True, metavar="N", help="Processes, which begin together.")
 @click.option("--gpus", type=click.IntRange(1, 16), default=1, show_default=True, metavar="N", help="GPUs of each rank.")
+@click.option(
+    "--nodes", type=click.IntRange(1, RANKS_MOST), metavar="N", help="Share the ranks out among so many hosts.  [default: as few as can be]"
+)
 @click.option("--name", metavar="NAME", help="What to call it.  [default: its program's name]")
 @click.option("--retries", type=click.IntRange(0, 1000), default=0, show_default=True, metavar="N", help="How often to begin anew after a failure.")
 @click.option("--deadline", type=seconds, metavar="TIME", help="End it so long after it was submitted: 90m, 8h.  [default: never]")
@@ -59,22 +64,35 @@ def batch() -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print only the id.")
 @click.argument("command", nargs=-1, required=True, metavar="CMD...", type=click.UNPROCESSED)
 def submit(
-    command: tuple[str, ...], ranks: int, gpus: int, name: str | None, retries: int, deadline: float | None, quiet: bool, **options: Any
+    command: tuple[str, ...],
+    ranks: int,
+    gpus: int,
+    nodes: int | None,
+    name: str | None,
+    retries: int,
+    deadline: float | None,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Queue a job, and print its id.
 
     Each rank is a process of CMD with GPUs of its own, which it numbers from 0, and with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
-    environment (also under the names of Open MPI, PMI and Horovod); LOCAL_RANK is 0, as if each rank were on a node of its own. All GPUs of a job are
-    on one host of the pool, so it has 16 at most. When a rank fails the others are ended, and the job begins anew if --retries allows it; when the
-    host of its GPUs is lost, it does so in any case. The working folder and the environment are those of this command.
+    environment (also under the names of Open MPI, PMI and Horovod); LOCAL_RANK is 0, as if each rank were on a node of its own. The GPUs of a job are
+    on one host of the pool if one has so many; else the ranks are shared out evenly among hosts, as few as possible, and begin when all of them have
+    room. When a rank fails the others are ended, and the job begins anew if --retries allows it; when a host of its GPUs is lost, it does so in any
+    case. The working folder and the environment are those of this command.
     """
     from gpuvirt.batch.job import Job, make, new_id
     from gpuvirt.client.launcher import NotStarted, check_there
-    from gpuvirt.client.settings import resolve
+    from gpuvirt.client.settings import MAX_GPUS, resolve
 
-    if ranks * gpus > 16:
-        raise click.UsageError(f"{ranks} ranks with {gpus} GPUs are {ranks * gpus}, and all GPUs of a job, on one host, are 16 at most")
-    given = {key: value for key, value in options.items() if value is not None} | {"gpus": ranks * gpus}
+    if nodes and ranks % nodes:
+        raise click.UsageError(f"{ranks} ranks cannot be shared out evenly among {nodes} nodes")
+    if nodes and ranks // nodes * gpus > MAX_GPUS:
+        raise click.UsageError(
+            f"{ranks // nodes} ranks with {gpus} GPUs are {ranks // nodes * gpus} on one host, which may be {MAX_GPUS}; take more --nodes"
+        )
+    given = {key: value for key, value in options.items() if value is not None} | {"gpus": gpus}
     if resolve(given).pool is None:
         raise GpuvirtError("no pool is set; name one with --pool tcp://HOST:PORT or GPUVIRT_POOL, or start one with `gpuvirt serve`")
     try:
@@ -82,7 +100,7 @@ def submit(
     except NotStarted as error:
         raise GpuvirtError(str(error)) from None
     until = time.time() + deadline if deadline else 0.0
-    made = make(Job(new_id(), name or _called(command), command, os.getcwd(), ranks, gpus, given, retries, until))
+    made = make(Job(new_id(), name or _called(command), command, os.getcwd(), ranks, gpus, given, retries, until, nodes=nodes or 0))
     with (made.path / "runner.log").open("wb") as log:
         line = [sys.executable, "-P", "-m", "gpuvirt.batch.runner", str(made.path)]
         runner = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -138,7 +156,7 @@ def list_jobs(as_json: bool) -> None:
     table = Table("job", "name", "state", "ranks × GPUs", "since", "what")
     for job in found:
         since = format_duration(time.time() - (job.ended or job.started or job.submitted))
-        where = job.why or (f"GPU {','.join(map(str, job.devices))} of {job.host}" if job.host else "")
+        where = job.why or "; ".join(f"GPU {','.join(map(str, devices))} of {url}" for url, devices in job.places)
         again = f"attempt {job.attempt}: " if job.attempt > 1 and not where.startswith("attempt") else ""
         table.add_row(job.id, job.name, job.state, f"{job.ranks} × {job.gpus}", since, again + where)
     Console(markup=False, emoji=False, highlight=False).print(table)

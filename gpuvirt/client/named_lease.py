@@ -1,4 +1,4 @@
-"""The client's side of a named lease: opened, renewed and given back over the control channel."""
+"""The client's side of named leases, and of gangs of them: opened, renewed and given back over the control channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuvirt.client.connect import ask, ask_restarted
+from gpuvirt.client.connect import ask_restarted
 from gpuvirt.client.settings import Settings
 from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.handshake import LEASE_SIZE, MOVES_MAX
@@ -121,6 +121,79 @@ class NamedLease:
         self._ask("lease_release", when_idle=True, limit=limit)
 
 
+class GangBroken(ControlError):
+    """A gang is not whole any more: one of its leases has ended, or its host has gone, before all of them had their GPUs."""
+
+
+class _Opening:
+    """A lease that is being opened.
+
+    Attributes:
+        status: of the host that has it, as far as is known.
+        said: what was said of it last, {}: nothing yet.
+        answered: when that was.
+    """
+
+    def __init__(self, status: PoolStatus, id: bytes, wanted: dict[str, Any], queue: bool, wait: float) -> None:
+        self.status, self._id, self._wanted, self._queue, self._wait = status, id, wanted, queue, wait
+        self.said: dict[str, Any] = {}
+        self.began = self.answered = time.monotonic()
+
+    def open(self, again: bool = False) -> None:
+        """Raises:
+        ControlError: the server cannot grant it, not without waiting, or does not answer.
+        """
+        left = max(self._wait - (time.monotonic() - self.began), 0.001) if self._wait else 0
+        waiting = {"queue": self._queue, "wait_ms": round(left * 1000), "again": again}
+        answer, self.status = ask_restarted(self.status, "lease_open", lease=self._id, **self._wanted, **waiting)
+        self._follow(answer)
+
+    def _follow(self, answer: dict[str, Any]) -> None:
+        """The host that was asked may say that another has the lease."""
+        self.said = answer
+        if "elsewhere" in answer:
+            self.said, self.status = ask_lease(self.status, "lease_renew", self._id)
+        self.answered = time.monotonic()
+
+    def ask_again(self) -> None:
+        """Raises:
+        RequestRefused: it waits no more.
+        ControlError: there has been no answer for as long as a server may take to be started anew.
+        """
+        try:
+            try:
+                answer, self.status = ask_restarted(self.status, "lease_renew", lease=self._id)
+                self._follow(answer)
+            except RequestRefused:  # a server that was started anew knows only the leases that had their GPUs
+                self.open(again=True)
+        except RequestRefused:
+            raise
+        except ControlError:
+            if time.monotonic() - self.answered > RESTART:
+                raise
+
+    def release(self) -> None:
+        with contextlib.suppress(ControlError):  # then it ends because nobody renews it
+            ask_lease(self.status, "lease_release", self._id)
+
+    @property
+    def waits(self) -> bool:
+        return not self.said["devices"]
+
+    @property
+    def late(self) -> bool:
+        """Whether it has waited for as long as it wanted to."""
+        return bool(self._wait) and time.monotonic() - self.began >= self._wait
+
+    @property
+    def place(self) -> str:
+        """For people: at which place of the queue, and why."""
+        return f"place {self.said['place']} of {self.said['queued']} ({self.said['why']})"
+
+    def lease(self) -> NamedLease:
+        return NamedLease(self.status, self._id, str(self.said["number"]), tuple(self.said["devices"]), float(self.said["expiry"]))
+
+
 def open_lease(
     status: PoolStatus,
     settings: Settings,
@@ -144,55 +217,75 @@ def open_lease(
     Raises:
         ControlError: the server cannot grant it, not without waiting or not in time, or does not answer.
     """
-    id = id or secrets.token_bytes(LEASE_SIZE)
-    began = time.monotonic()
+    opening = _Opening(status, id or secrets.token_bytes(LEASE_SIZE), _wanted(settings, program), not settings.no_wait, settings.wait or 0.0)
+    _open([opening], settings.gpus, told, pause)
+    return opening.lease()
+
+
+def open_gang(
+    status: PoolStatus,
+    settings: Settings,
+    size: int,
+    program: str | None = None,
+    told: Callable[[str], None] | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[NamedLease]:
+    """Opens so many leases, each of which may be at another host, and waits until all have their GPUs: none has any before. Else as `open_lease`.
+
+    Args:
+        settings: of each of them; `no_wait` is not for gangs.
+
+    Raises:
+        GangBroken: a host was lost meanwhile; open another gang.
+        ControlError: as for `open_lease`.
+    """
+    if size == 1:
+        return [open_lease(status, settings, None, program, told, pause)]
+    wanted = _wanted(settings, program) | {"gang": secrets.randbits(62) | 1, "gang_size": size}
+    openings = [
+        _Opening(status, secrets.token_bytes(LEASE_SIZE), wanted | {"last": number == size}, True, settings.wait or 0.0)
+        for number in range(1, size + 1)
+    ]
+    _open(openings, settings.gpus * size, told, pause)
+    return [opening.lease() for opening in openings]
+
+
+def _wanted(settings: Settings, program: str | None) -> dict[str, Any]:
+    """What is asked for, and for whom, as the control channel says it."""
     holder = {"program": program or Path(sys.argv[0] or "python").name, "pid": os.getpid(), "user": user(), "host": socket.gethostname()}
-    wanted = {"gpus": settings.gpus, "memory": settings.memory or 0, "compute": settings.compute or 0, "priority": settings.priority}
+    return {
+        "holder": holder,
+        "gpus": settings.gpus,
+        "memory": settings.memory or 0,
+        "compute": settings.compute or 0,
+        "priority": settings.priority,
+    }
 
-    def open_it(again: bool) -> dict[str, Any]:
-        nonlocal status
-        left = max(settings.wait - (time.monotonic() - began), 0.001) if settings.wait else 0
-        waiting = {"queue": not settings.no_wait, "wait_ms": round(left * 1000), "again": again}
-        answer, status = ask_restarted(status, "lease_open", lease=id, holder=holder, **wanted, **waiting)
-        return answer
 
-    def follow(answer: dict[str, Any]) -> dict[str, Any]:
-        """The host that was asked may say that another has the lease."""
-        nonlocal status
-        if "elsewhere" in answer:
-            answer, status = ask_lease(status, "lease_renew", id)
-        return answer
-
-    def ask_again() -> dict[str, Any]:
-        nonlocal status
-        try:
-            answer, status = ask_restarted(status, "lease_renew", lease=id)
-            return follow(answer)
-        except RequestRefused:  # a server that was started anew knows only the leases that had their GPUs
-            return follow(open_it(True))
-
-    opened, answered = open_it(False), time.monotonic()
+def _open(openings: list[_Opening], gpus: int, told: Callable[[str], None] | None, pause: Callable[[float], None]) -> None:
+    """Opens leases, and returns when all of them have their GPUs; else none is left. gpus: of all together, for people."""
     last = None
     try:
-        opened = follow(opened)
-        while not opened["devices"]:
-            place = opened["number"], opened["place"], opened["queued"]
+        for opening in openings:
+            opening.open()
+        while waits := [opening for opening in openings if opening.waits]:
+            said = waits[-1].said  # of a gang what its last lease was told, when it was whole
+            place = said["number"] if len(openings) == 1 else "", said["place"], said["queued"]
             if told and place != last:
-                told(f"waiting for {_count(settings.gpus)} of {status.address.url}: place {place[1]} of {place[2]} ({opened['why']})")
+                told(f"waiting for {_count(gpus)} of {waits[-1].status.address.url}: {waits[-1].place}")
             last = place
             pause(ASK_EVERY)
             try:
-                opened, answered = ask_again(), time.monotonic()
-            except RequestRefused:
-                raise
-            except ControlError:
-                if time.monotonic() - answered > RESTART:
-                    raise
+                for opening in openings:
+                    opening.ask_again()
+            except ControlError as error:
+                late = openings[0].late
+                raise error if len(openings) == 1 or late else GangBroken(str(error)) from None
     except BaseException:
-        with contextlib.suppress(ControlError):  # then it ends because nobody renews it
-            ask(status, "lease_release", lease=id)
+        for opening in openings:
+            if opening.said or len(openings) == 1:
+                opening.release()
         raise
-    return NamedLease(status, id, str(opened["number"]), tuple(opened["devices"]), float(opened["expiry"]))
 
 
 def find_lease(status: PoolStatus, id: bytes) -> NamedLease:

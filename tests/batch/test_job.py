@@ -11,7 +11,7 @@ import pytest
 
 from gpuvirt.batch import job as jobs
 from gpuvirt.batch.job import Job, JobFolder, State
-from gpuvirt.batch.ranks import rank_variables
+from gpuvirt.batch.ranks import nodes_for, rank_variables
 from gpuvirt.errors import GpuvirtError
 
 
@@ -26,7 +26,7 @@ def made(name: str = "train.py", submitted: float = 100.0, **more: object) -> tu
 
 
 def test_it_comes_back_as_it_was_written() -> None:
-    job, folder = made(state=State.DONE, devices=(1, 2), exit_code=0)
+    job, folder = made(state=State.DONE, places=(("tcp://a:1", (1, 2)),), exit_code=0)
     assert folder.read() == job and jobs.find(job.id).path == folder.path
 
 
@@ -78,4 +78,17 @@ def test_ranks_have_gpus_of_their_own() -> None:
     assert [one["CUDA_VISIBLE_DEVICES"] for one in each] == ["0,1", "2,3", "4,5"]
     for rank, size in (("RANK", "WORLD_SIZE"), *((f"{whose}_RANK", f"{whose}_SIZE") for whose in ("OMPI_COMM_WORLD", "PMI", "HOROVOD"))):
         assert [(one[rank], one[size]) for one in each] == [("0", "3"), ("1", "3"), ("2", "3")]
+    assert [rank_variables(rank, 4, 2, 4711, "1f", nodes=2)["CUDA_VISIBLE_DEVICES"] for rank in range(4)] == ["0,1", "2,3"] * 2
     assert {one["MASTER_PORT"] for one in each} == {"4711"} and {one["LOCAL_RANK"] for one in each} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "largest", "nodes"),
+    [(4, 1, 4, 1), (4, 1, 3, 2), (4, 1, 1, 4), (6, 1, 4, 2), (7, 1, 4, 7), (8, 2, 4, 4), (4, 3, 4, 4)],
+)
+def test_ranks_are_on_as_few_hosts_as_can_be(ranks: int, gpus: int, largest: int, nodes: int) -> None:
+    assert nodes_for(ranks, gpus, largest) == nodes
+
+
+def test_what_no_host_can_have_is_left_to_the_pool_to_refuse() -> None:
+    assert nodes_for(2, 8, 4) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -54,6 +56,18 @@ class Jobs:
         return list(json.loads(self.gpuvirt("ps", "--json")))
 
 
+@contextlib.contextmanager
+def several_hosts(folder: Path, names: tuple[str, ...], gpus: int) -> Iterator[tuple[Pool, Jobs]]:
+    pool = Pool(folder)
+    try:
+        for name in names:
+            pool.start(name, gpus, "--link", "tcp", "--grace", "2s")
+        wait_until(lambda: pool.are_there(names[0], *names))
+        yield pool, Jobs(folder, pool.hosts[names[0]].url, pool.token)
+    finally:
+        pool.stop()
+
+
 @pytest.fixture
 def jobs(tmp_path: Path, own_pool: Callable[..., Server]) -> Iterator[Jobs]:
     """On a pool of two GPUs."""
@@ -103,6 +117,41 @@ def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
     assert jobs.job(high)["started"] < jobs.job(later)["started"]
 
 
+def test_ranks_over_several_hosts(tmp_path: Path) -> None:
+    """Four ranks on hosts of two GPUs: they begin when there is room for all, and each has a GPU that is its GPU 0. Two such jobs take turns."""
+    with several_hosts(tmp_path, ("alder", "birch", "cedar"), 2) as (pool, jobs):
+        first = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS, "3")
+        wait_until(lambda: sorted(pool.placed("alder")) in [[a, a, b, b] for a, b in itertools.combinations(pool.hosts, 2)])
+        second = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS)
+        assert "waiting for 4 GPUs" in jobs.job(second)["why"] and "2 of the 4 GPUs" in jobs.job(second)["why"]
+        assert len(jobs.job(first)["places"]) == 2
+        for id in (first, second):
+            assert jobs("wait", id).returncode == 0
+            said = sorted(line for line in jobs("logs", id).stdout.splitlines() if "rank" in line)
+            assert said == [f"[{rank}] rank {rank} of 4: 1111" for rank in range(4)]
+        assert jobs.job(first)["ended"] <= jobs.job(second)["started"] + 0.5
+        assert not jobs.leases()
+        refused = jobs("submit", "--ranks", "7", "--compute", "1", "--", *RANKS, check=False)
+        assert refused.returncode == 125 and "7 GPUs were asked for and this pool has 6" in refused.stderr
+
+
+@pytest.mark.wide
+def test_ranks_over_several_hosts_of_which_one_is_lost(tmp_path: Path) -> None:
+    """All of them begin anew where there is room for all."""
+    with several_hosts(tmp_path, ("alder", "birch", "cedar", "dogwood"), 1) as (pool, jobs):
+        id = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "12")
+        wait_until(lambda: len(pool.placed("alder")) == 2)
+        lost = next(name for name in pool.placed("alder") if name != "alder")
+        wait_until(lambda: jobs("logs", id).stdout.count("computed") == 2)
+        workers = [session["worker_pid"] for lease in pool.json("alder", "ps") for session in lease["sessions"] if session["server"] == lost]
+        pool.hosts[lost].stop(signal.SIGKILL)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        assert jobs("wait", id).returncode == 0
+        job = jobs.job(id)
+        assert job["attempt"] == 2 and job["lost"] == 1 and jobs("logs", id).stdout.count(": 11") == 2
+
+
 def test_a_failure_ends_all_ranks_and_is_retried(jobs: Jobs) -> None:
     """The rank that would go on for half a minute does not; the exit code is that of the one that failed."""
     began = time.monotonic()
@@ -119,7 +168,10 @@ def test_a_failure_ends_all_ranks_and_is_retried(jobs: Jobs) -> None:
 def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
     refused = jobs("submit", "--ranks", "3", "--", *RANKS, check=False)
     assert refused.returncode == 125 and "3 GPUs were asked for and this pool has 2" in refused.stderr
-    assert "16 at most" in jobs("submit", "--ranks", "9", "--gpus", "2", "--", *RANKS, check=False).stderr
+    refused = jobs("submit", "--ranks", "3", "--nodes", "3", "--", *RANKS, check=False)
+    assert refused.returncode == 125 and "3 GPUs were asked for and this pool has 2" in refused.stderr
+    assert "18 on one host" in jobs("submit", "--ranks", "9", "--nodes", "1", "--gpus", "2", "--", *RANKS, check=False).stderr
+    assert "evenly among 2 nodes" in jobs("submit", "--ranks", "3", "--nodes", "2", "--", *RANKS, check=False).stderr
     assert "no such program" in jobs("submit", "--", "./nothing", check=False).stderr
     del jobs.env["GPUVIRT_POOL"]
     assert "no pool is set" in jobs("submit", "--", *RANKS, check=False).stderr
