@@ -9,10 +9,12 @@ inside the token.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import all_printable
@@ -21,6 +23,7 @@ from gpuvirt.transport.token import Token, control_secret
 
 VERSION = 1
 TIMEOUT = 5.0
+HEARTBEAT = 10_000  # ms between two signs of life of a connection
 MAX_MESSAGE = 1 << 20
 
 
@@ -37,7 +40,7 @@ def request(host: str, port: int, token: Token, op: str, /, limit: float = TIMEO
 
     Raises:
         RequestRefused: the server refused.
-        ControlError: no answer within `limit` seconds.
+        ControlError: no answer within `limit` seconds, or the server is gone.
     """
     secret = z85.encode(control_secret(token.secret))
     where = f"[{host}]" if ":" in host else host
@@ -50,11 +53,15 @@ def request(host: str, port: int, token: Token, op: str, /, limit: float = TIMEO
             sock.curve_serverkey = z85.encode(token.server_key)
             sock.curve_secretkey = secret
             sock.curve_publickey = zmq.curve_public(secret)
-            sock.connect(f"tcp://{where}:{port}")
-            sock.send(pack({"v": VERSION, "op": op, **arguments}))
-            if not sock.poll(int(limit * 1000)):
-                raise ControlError(f"the control channel of {host} (port {port}) does not answer; is that port open, and the token this server's?")
-            answer: dict[str, Any] = all_printable(unpack(sock.recv()))
+            sock.heartbeat_ivl, sock.heartbeat_timeout = HEARTBEAT, 2 * HEARTBEAT
+            with sock.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED) as monitor:
+                sock.connect(f"tcp://{where}:{port}")
+                sock.send(pack({"v": VERSION, "op": op, **arguments}))
+                if not _answers(sock, monitor, limit):
+                    what = f"the control channel of {host} (port {port}) does not answer"
+                    raise ControlError(f"{what}; is that port open, and the token this server's?")
+                answer: dict[str, Any] = all_printable(unpack(sock.recv()))
+                sock.disable_monitor()
     except (zmq.ZMQError, ValueError) as error:
         raise ControlError(f"the control channel of {host} (port {port}) failed: {error}") from None
     finally:
@@ -62,3 +69,26 @@ def request(host: str, port: int, token: Token, op: str, /, limit: float = TIMEO
     if not answer.pop("ok", False):
         raise RequestRefused(str(answer.get("error", "the server gave no reason")))
     return answer
+
+
+def _answers(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], limit: float) -> bool:
+    """Whether an answer comes within `limit` seconds. A server that is not there yet, or does not let us in, is waited for.
+
+    Raises:
+        ControlError: the server that had let us in is gone. ZeroMQ would connect anew, and wait for the answer to a question that nobody has heard.
+    """
+    poller, until, heard = zmq.Poller(), time.monotonic() + limit, False
+    poller.register(sock, zmq.POLLIN)
+    poller.register(monitor, zmq.POLLIN)
+    while (left := until - time.monotonic()) > 0:
+        ready = dict(poller.poll(int(left * 1000) + 1))
+        if sock in ready:
+            return True
+        if monitor in ready:
+            event = recv_monitor_message(monitor)["event"]
+            if event == zmq.EVENT_DISCONNECTED and heard:
+                if sock.poll(0):
+                    return True
+                raise ControlError("the server was gone before it had answered; its log may say why")
+            heard = heard or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+    return False
