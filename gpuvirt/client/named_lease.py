@@ -21,6 +21,7 @@ from gpuvirt.transport.pool import PoolStatus, check_pool, parse_pool, user
 
 RESTART = 30.0  # seconds that a server may take to be started anew: who waits for others has time
 ASK_EVERY = 1.0  # seconds between two questions of a lease that waits; well below the time after which it would end
+SOON = 0.05  # seconds, when a gang has its GPUs
 
 
 def ask_lease(status: PoolStatus, op: str, id: bytes, **arguments: Any) -> tuple[dict[str, Any], PoolStatus]:
@@ -268,13 +269,14 @@ def _open(openings: list[_Opening], gpus: int, told: Callable[[str], None] | Non
     try:
         for opening in openings:
             opening.open()
-        while waits := [opening for opening in openings if opening.waits]:
-            said = waits[-1].said  # of a gang what its last lease was told, when it was whole
-            place = said["number"] if len(openings) == 1 else "", said["place"], said["queued"]
-            if told and place != last:
-                told(f"waiting for {_count(gpus)} of {waits[-1].status.address.url}: {waits[-1].place}")
-            last = place
-            pause(ASK_EVERY)
+        final = openings[-1]  # of a gang the one that was told of all
+        while any(opening.waits for opening in openings):
+            if final.waits:
+                place = final.said["number"], final.said["place"], final.said["queued"]
+                if told and place != last:
+                    told(f"waiting for {_count(gpus)} of {final.status.address.url}: {final.place}")
+                last = place
+            pause(ASK_EVERY if final.waits else SOON)
             try:
                 for opening in openings:
                     opening.ask_again()
