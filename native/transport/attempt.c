@@ -187,9 +187,9 @@ static bool introduce(struct gv_attempt *a, struct gv_hello *hello, const char *
 }
 
 /* The server lives and cannot serve us yet. */
-static bool wait_on(struct gv_attempt *a, const struct gv_state *state) {
+static bool wait_on(struct gv_attempt *a, struct gv_state *state) {
     const char *url = a->address.url;
-    char text[400], place[64] = "";
+    char text[700], place[64] = "";
     a->until = gv_now_ns() + STATE_NS;
     a->waits = true;
     if (a->told || !a->notice) return true;
@@ -198,7 +198,8 @@ static bool wait_on(struct gv_attempt *a, const struct gv_state *state) {
     if (state->state == GV_STATE_PARKED) {
         snprintf(text, sizeof text, "waiting for the server at %s to bring the session's memory back", url);
     } else {
-        snprintf(text, sizeof text, "waiting for a GPU of the server at %s%s", url, place);
+        make_printable(state->text);
+        snprintf(text, sizeof text, "waiting for a GPU of the server at %s%s%s%s", url, place, state->text[0] ? ": " : "", state->text);
     }
     a->notice(a->notice_arg, text);
     return true;

@@ -69,11 +69,11 @@ def test_refused(server: FakeServer, client: Path) -> None:
 
 
 def test_waits(own_server: Callable[..., FakeServer], client: Path) -> None:
-    """Quietly but for one line."""
-    server = own_server(states=[{"place": 3 - i, "queued": 5} for i in range(3)])
+    """Quietly but for one line, in which the server says why, and nothing that would do anything to a terminal."""
+    server = own_server(states=[{"place": 3 - i, "queued": 5, "text": "\x1b[2Jnone is free"} for i in range(3)])
     for link, transport in (("tcp", "tcp"), ("auto", "shm")):
         done = run(client, server.url, link, server.token)
-        told = f"waiting for a GPU of the server at {server.url}, place 3 of 5 in the queue\n"
+        told = f"waiting for a GPU of the server at {server.url}, place 3 of 5 in the queue: ?[2Jnone is free\n"
         assert (done.returncode, done.stdout) == (0, f"{told}{transport} {server.url}\n")
 
 
