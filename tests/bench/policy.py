@@ -1,4 +1,7 @@
-"""How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS [HOSTS]]]]"""
+"""How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS [HOSTS [GANG]]]]]
+
+GANG: of so many leases of 8 GPUs each, which waits meanwhile, with devices held for it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gpuvirt.server.policy.machine import PolicyMachine
 GIB = 1 << 30
 
 
-def measure(gpus: int, leases: int, users: int, hosts: int = 1, events: int = 4000, seed: int = 2) -> dict[str, float]:
+def measure(gpus: int, leases: int, users: int, hosts: int = 1, gang: int = 0, events: int = 4000, seed: int = 2) -> dict[str, float]:
     """A full pool, half as many leases waiting as running: gangs of 1 to 16 (of one host), parts of GPUs, memory by chance. Milliseconds of one
     event each."""
     chance = random.Random(seed)
@@ -35,6 +38,9 @@ def measure(gpus: int, leases: int, users: int, hosts: int = 1, events: int = 40
         at += 0.01
         running += [one.lease for one in ask() if isinstance(one, Grant)]
     found = len(running), machine.queued
+    for part in range(gang):
+        machine.handle(Asked(at, number + 1 + part, "gang", 8, compute=COMPUTE, priority=0, gang=1, gang_size=gang))
+    number += gang
     took: dict[str, list[float]] = {"ask": [], "release": []}
     most_granted = 0
     for i in range(events):
@@ -46,7 +52,8 @@ def measure(gpus: int, leases: int, users: int, hosts: int = 1, events: int = 40
         grants = [one.lease for one in out if isinstance(one, Grant)]
         most_granted = max(most_granted, len(grants))
         running += grants
-    result: dict[str, float] = {"running": found[0], "waiting": found[1], "most granted at once": most_granted}
+    held = max((len(holding.devices) for holding in machine.holdings), default=0)
+    result: dict[str, float] = {"running": found[0], "waiting": found[1], "most granted at once": most_granted, "held for one": held}
     for kind, times in took.items():
         times.sort()
         result |= {f"{kind} median": times[len(times) // 2], f"{kind} 99 %": times[len(times) * 99 // 100], f"{kind} longest": times[-1]}

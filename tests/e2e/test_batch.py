@@ -120,15 +120,15 @@ def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
 def test_ranks_over_several_hosts(tmp_path: Path) -> None:
     """Four ranks on hosts of two GPUs: they begin when there is room for all, and each has a GPU that is its GPU 0. Two such jobs take turns."""
     with several_hosts(tmp_path, ("alder", "birch", "cedar"), 2) as (pool, jobs):
-        first = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS, "3")
+        first = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS, "100")
         wait_until(lambda: sorted(pool.placed("alder")) in [[a, a, b, b] for a, b in itertools.combinations(pool.hosts, 2)])
         second = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS)
-        assert "waiting for 4 GPUs" in jobs.job(second)["why"] and "2 of the 4 GPUs" in jobs.job(second)["why"]
-        assert len(jobs.job(first)["places"]) == 2
-        for id in (first, second):
-            assert jobs("wait", id).returncode == 0
-            said = sorted(line for line in jobs("logs", id).stdout.splitlines() if "rank" in line)
-            assert said == [f"[{rank}] rank {rank} of 4: 1111" for rank in range(4)]
+        wait_until(lambda: "waiting for 4 GPUs" in jobs.job(second)["why"] and "2 of the 4 GPUs" in jobs.job(second)["why"])
+        assert len(jobs.job(first)["places"]) == 2 and jobs.state(first) == "running"
+        jobs("cancel", first)
+        assert jobs("wait", second).returncode == 0
+        said = sorted(line for line in jobs("logs", second).stdout.splitlines() if "rank" in line)
+        assert said == [f"[{rank}] rank {rank} of 4: 1111" for rank in range(4)]
         assert jobs.job(first)["ended"] <= jobs.job(second)["started"] + 0.5
         assert not jobs.leases()
         refused = jobs("submit", "--ranks", "7", "--compute", "1", "--", *RANKS, check=False)
