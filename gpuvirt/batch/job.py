@@ -52,7 +52,9 @@ class Job:
         nodes: among how many leases, each on one host, the ranks are shared out evenly, 0: as few as the hosts allow.
         retries: how often it is begun anew when a rank has failed.
         deadline: when it is ended, 0: never.
-        attempt: which one runs or has run, from 1; 0: none yet. lost: those of them that ended with the host of their GPUs, which are no retries.
+        preemptible: it gives its GPUs back when one of a higher priority needs them.
+        attempt: which one runs or has run, from 1; 0: none yet. lost, preempted: those of them that ended with the host of their GPUs, or because
+            it gave way, which are no retries.
         why: what it waits for, or why it has ended as it has.
         places: of each lease that it has, the URL of the server and the ordinals of its GPUs there.
         exit_code: of the rank that failed first, or 0; None: it is not over.
@@ -74,6 +76,8 @@ class Job:
     why: str = ""
     places: tuple[tuple[str, tuple[int, ...]], ...] = ()
     nodes: int = 0
+    preemptible: bool = False
+    preempted: int = 0
     started: float = 0.0
     ended: float = 0.0
     exit_code: int | None = None

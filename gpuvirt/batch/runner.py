@@ -29,6 +29,7 @@ from gpuvirt.transport.pool import PoolStatus
 
 LOST_MOST = 20  # attempts that may end with the host of their GPUs
 SILENCE = 10.0  # seconds that a host may be silent after a rank has failed, before it is taken for lost
+PREEMPTED_EVERY = 2.0  # seconds between two questions of a preemptible job whether it is to give way
 AGAIN_AFTER = 2.0  # seconds between two attempts
 
 
@@ -38,6 +39,7 @@ class Ending(Enum):
     RIGHT = "right"
     FAILED = "failed"
     LOST = "lost"  # with the host of its GPUs
+    PREEMPTED = "preempted"  # it gave way
 
 
 class Stopped(GpuvirtError):
@@ -96,6 +98,8 @@ class Runner:
                 return
             if ending is Ending.LOST:
                 self._say(lost=self._job.lost + 1)
+            elif ending is Ending.PREEMPTED:
+                self._say(preempted=self._job.preempted + 1)
             else:
                 failures += 1
             if failures > self._job.retries or self._job.lost > LOST_MOST:
@@ -116,7 +120,7 @@ class Runner:
         nodes = job.nodes or nodes_for(job.ranks, job.gpus, _largest_host(found.status))
         each = replace(found.settings, gpus=job.ranks // nodes * job.gpus)
         try:
-            leases = open_gang(found.status, each, nodes, f"batch {job.name}", lambda line: self._say(why=line), self._pause)
+            leases = open_gang(found.status, each, nodes, job.preemptible, f"batch {job.name}", lambda line: self._say(why=line), self._pause)
         except GangBroken as error:
             return Ending.LOST, str(error), 1
         gang: Gang | None = None
@@ -142,11 +146,13 @@ class Runner:
         renewed = time.monotonic()
         while not gang.look():
             self._pause(LOOK)
-            if time.monotonic() - renewed > min(lease.period for lease in leases):
+            if time.monotonic() - renewed > min(PREEMPTED_EVERY if self._job.preemptible else lease.period for lease in leases):
                 renewed = time.monotonic()
                 for lease in leases:
                     try:
                         lease.renew()
+                        if lease.preempted:
+                            return Ending.PREEMPTED, f"it gave way: {lease.preempted}", 1
                     except RequestRefused as error:
                         return Ending.LOST, str(error), 1
                     except ControlError:

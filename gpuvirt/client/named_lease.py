@@ -55,6 +55,7 @@ class NamedLease:
         number: by which `gpuvirt ps` shows it.
         devices: their ordinals on the server when it was opened.
         expiry: seconds after which it ends unless it is renewed or something runs under it.
+        preempted: why it is to be given back, as was said when it was renewed last; "": it is not.
     """
 
     status: PoolStatus
@@ -62,6 +63,7 @@ class NamedLease:
     number: str
     devices: tuple[int, ...]
     expiry: float
+    preempted: str = ""
 
     @property
     def period(self) -> float:
@@ -77,7 +79,7 @@ class NamedLease:
         RequestRefused: the lease has ended.
         ControlError: no answer.
         """
-        self._ask("lease_renew")
+        self.preempted = str(self._ask("lease_renew").get("preempted", ""))
 
     def present_devices(self) -> tuple[int, ...]:
         """The ordinals of its devices now: `gpuvirt move` changes them.
@@ -227,6 +229,7 @@ def open_gang(
     status: PoolStatus,
     settings: Settings,
     size: int,
+    preemptible: bool = False,
     program: str | None = None,
     told: Callable[[str], None] | None = None,
     pause: Callable[[float], None] = time.sleep,
@@ -235,16 +238,17 @@ def open_gang(
 
     Args:
         settings: of each of them; `no_wait` is not for gangs.
+        preemptible: they are given back when `NamedLease.preempted` of one of them says so, soon.
 
     Raises:
         GangBroken: a host was lost meanwhile; open another gang.
         ControlError: as for `open_lease`.
     """
-    if size == 1:
-        return [open_lease(status, settings, None, program, told, pause)]
-    wanted = _wanted(settings, program) | {"gang": secrets.randbits(62) | 1, "gang_size": size}
+    wanted = _wanted(settings, program) | {"preemptible": preemptible}
+    if size > 1:
+        wanted |= {"gang": secrets.randbits(62) | 1, "gang_size": size}
     openings = [
-        _Opening(status, secrets.token_bytes(LEASE_SIZE), wanted | {"last": number == size}, True, settings.wait or 0.0)
+        _Opening(status, secrets.token_bytes(LEASE_SIZE), wanted | {"last": number == size}, size > 1 or not settings.no_wait, settings.wait or 0.0)
         for number in range(1, size + 1)
     ]
     _open(openings, settings.gpus * size, told, pause)

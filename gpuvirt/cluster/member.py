@@ -32,6 +32,7 @@ from gpuvirt.cluster.messages import (
     Over,
     Place,
     Placed,
+    Preempt,
     Shifted,
     Waits,
     Want,
@@ -179,11 +180,12 @@ class Member:
 
     def _wanted(self, lease: Lease) -> Wanted:
         user = self._users[lease.number]
-        asked = self._asked.get(lease.number) or Asked(0.0, lease.number, user, lease.wanted, lease.memory, lease.compute)
+        has = lease.memory, lease.compute, lease.priority
+        asked = self._asked.get(lease.number) or Asked(0.0, lease.number, user, lease.wanted, *has, preemptible=lease.preemptible)
         gpus = 0 if lease.seeks else asked.gpus
         known = user, self._rights.get(user, Rights()), lease.owner, lease.id, lease.launch, lease.process
         wanted = gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait
-        return Wanted(lease.number, *known, *wanted, lease.holder, lease.started, asked.gang, asked.gang_size)
+        return Wanted(lease.number, *known, *wanted, lease.holder, lease.started, asked.gang, asked.gang_size, asked.preemptible)
 
     def _tell(self, message: Message) -> None:
         if self._joins:
@@ -265,6 +267,8 @@ class Member:
                     self._waits[message.lease] = message
             case Ended():
                 self.launch_ended(message.launch, message.owner)
+            case Preempt():
+                return [instructions.Preempt(message.lease, message.text)]
             case Finish():
                 self.finish(message.lease, message.text)
             case _:
@@ -293,4 +297,5 @@ class Member:
             return
         w = place.wanted
         lease = Lease(w.lease, w.owner, w.gpus, w.memory, w.started, w.holder, place.devices, w.compute, id=w.id, launch=w.launch, process=w.process)
+        lease.priority, lease.preemptible = w.priority, w.preemptible
         self._tell(Placed(w.lease, self.place_here(lease, w.rights, place.migrates)))

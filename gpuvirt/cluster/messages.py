@@ -91,7 +91,7 @@ class Wanted:
         user: who asks, as the policy calls it. rights: what that user may have.
         owner, id, launch, process: by which programs find it: its token; the id of a named one, the launch, and the program that it is for, each
             zeros where there is none.
-        gpus, memory, compute, priority, no_wait, wait, gang, gang_size: as in `policy.events.Asked`.
+        gpus, memory, compute, priority, no_wait, wait, gang, gang_size, preemptible: as in `policy.events.Asked`.
         holder, started: as in `gpuvirt.server.leases.Lease`.
     """
 
@@ -112,6 +112,7 @@ class Wanted:
     started: float = 0.0
     gang: int = 0
     gang_size: int = 1
+    preemptible: bool = False
 
 
 @dataclass(frozen=True)
@@ -340,6 +341,14 @@ class Waits(Message):
     place: int
     queued: int
     why: str
+
+
+@dataclass(frozen=True)
+class Preempt(Message):
+    """A lease of this host is to be given back by whoever keeps it; `text` is for the user."""
+
+    lease: int
+    text: str
 
 
 @dataclass(frozen=True)

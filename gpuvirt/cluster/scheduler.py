@@ -35,6 +35,7 @@ from gpuvirt.cluster.messages import (
     Over,
     Place,
     Placed,
+    Preempt,
     Shifted,
     Waits,
     Want,
@@ -102,6 +103,10 @@ def _keys(wanted: Wanted) -> Iterator[Key]:
         yield "launch", wanted.owner, wanted.launch
     elif any(wanted.process):
         yield "process", wanted.owner, wanted.process
+
+
+def _restored(wanted: Wanted, devices: tuple[int, ...], now: float) -> Restored:
+    return Restored(now, wanted.lease, wanted.user, devices, wanted.memory, wanted.compute, wanted.priority, wanted.preemptible)
 
 
 class Scheduler:
@@ -230,7 +235,7 @@ class Scheduler:
         self._names[member.number] = name
         out.append((name, Welcome(self.epoch)))
         held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
-        had = tuple(Restored(now, h.wanted.lease, h.wanted.user, h.devices, h.wanted.memory, h.wanted.compute) for h in held)
+        had = tuple(_restored(each.wanted, each.devices, now) for each in held)
         done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned))
         refused = {one.lease for one in done if isinstance(one, Refuse)}
         mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
@@ -344,7 +349,7 @@ class Scheduler:
 
     def _ask(self, lease: _Lease, now: float, out: Out) -> None:
         w = lease.wanted
-        asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait, w.gang, w.gang_size)
+        asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait, w.gang, w.gang_size, w.preemptible)
         self._carry_out(self.machine.handle(asked), now, out)
 
     def _again(self, lease: _Lease, now: float, out: Out) -> None:
@@ -372,6 +377,8 @@ class Scheduler:
                     self._drop(one.lease)
                     late = isinstance(one, TimedOut)
                     out += [(asker, Denied(number, one.text, late)) for asker, number in lease.askers.items()]
+                case instructions.Preempt():
+                    out.append((lease.host, Preempt(one.lease, one.text)))
                 case End():
                     out.append((lease.host, Finish(one.lease, one.text)))
                 case instructions.Destination():
@@ -511,7 +518,7 @@ class Scheduler:
         self._know(wanted, now, out)
         first = self.machine.room.devices(member.number).start
         devices = tuple(first + device for device in arrived.held.devices)
-        done = self.machine.handle(Restored(now, wanted.lease, wanted.user, devices, wanted.memory, wanted.compute))
+        done = self.machine.handle(_restored(wanted, devices, now))
         if any(isinstance(one, Refuse) and one.lease == wanted.lease for one in done):
             out.append((name, Finish(wanted.lease, TWICE)))
         else:

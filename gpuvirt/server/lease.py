@@ -48,7 +48,7 @@ class Asked:
         lease: the id of the lease to join, zeros: none is named.
         launch: which launch of a program it belongs to, zeros: none.
         process: which program of which process it is, empty: that is not known.
-        compute, priority, no_wait, wait, gang, gang_size: as in `policy.events.Asked`.
+        compute, priority, no_wait, wait, gang, gang_size, preemptible: as in `policy.events.Asked`.
     """
 
     owner: bytes
@@ -64,6 +64,7 @@ class Asked:
     process: bytes = NO_PROCESS
     gang: int = 0
     gang_size: int = 1
+    preemptible: bool = False
 
     def __post_init__(self) -> None:
         if abs(self.priority) > events.PRIORITIES:
@@ -87,6 +88,8 @@ class Lease:
         id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
         memory: bytes on each device for sessions that ask for none, 0: all that they may have.
         compute: thousandths of each device's compute that are reserved for its sessions together, 0: none.
+        priority, preemptible: as it was asked for.
+        preempted: why its keeper is to give it back, "": it is not.
         holder: who opened it, for people: program, pid, user, host, peer.
         sessions: that work under it.
         expires: when it ends unless it is renewed or has sessions; None: with its last session.
@@ -100,6 +103,9 @@ class Lease:
     holder: dict[str, Any]
     devices: tuple[int, ...] = ()
     compute: int = 0
+    priority: int = 0
+    preemptible: bool = False
+    preempted: str = ""
     refused: str = ""
     elsewhere: str = ""
     id: bytes = field(default=NO_ID, repr=False)

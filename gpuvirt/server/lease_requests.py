@@ -48,7 +48,8 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
     ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; compute: thousandths of each that are reserved;
     holder: the opener's program, pid, user, host; queue: whether it may wait, wait_ms: for how long at most, 0: no limit; priority;
     gang, gang_size: it is granted with so many others of this number, or not at all; last: of those it is asked for last; again: it has waited in an
-    earlier server's queue; refused where this one has refused it) and ``lease_renew`` (lease) answer with the lease's
+    earlier server's queue; refused where this one has refused it; preemptible: it is given back when a lease of a higher priority needs it, which
+    answers say in ``preempted``) and ``lease_renew`` (lease) answer with the lease's
     number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no
     devices, also with its ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
     ``lease_park`` (lease; holder: the pid and host of a process that needs nothing for a while; renews the lease) with how many ``sessions`` will be
@@ -76,7 +77,7 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
         gang = _number(message, "gang", (1 << 63) - 1)
         asked = Asked(
             owner(message), gpus, memory, sender.rights, compute=compute, priority=priority, no_wait=no_wait, wait=wait_ms / 1000,
-            gang=gang, gang_size=_number(message, "gang_size", GANG_MOST) if gang else 1,
+            gang=gang, gang_size=_number(message, "gang_size", GANG_MOST) if gang else 1, preemptible=message.get("preemptible") is True,
         )  # fmt: skip
         if message.get("again") is True:
             named.check_not_refused(_id(message), asked.owner)

@@ -25,7 +25,7 @@ from gpuvirt.server.lease import NO_ID, NO_LAUNCH, NO_PROCESS, Asked, ElsewhereE
 from gpuvirt.server.policy import events
 from gpuvirt.server.policy.events import Event
 from gpuvirt.server.policy.hosts import Hosts
-from gpuvirt.server.policy.instructions import Elsewhere, Grant, Instruction, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Elsewhere, Grant, Instruction, Preempt, Refuse, TimedOut
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.sizes import format_size
 
@@ -147,7 +147,7 @@ class Leases:
             self._named[lease.id] = lease
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
-        self.carry_out(self._policy.handle(events.Restored(now, lease.number, user, devices, lease.memory, lease.compute)), new=lease)
+        self.carry_out(self._policy.handle(self._restored(lease, user, devices, now)), new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)
 
@@ -180,11 +180,14 @@ class Leases:
         if not known.waits:
             return "" if known.devices == lease.devices else "it has others"
         user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
-        out = self._policy.handle(events.Restored(now, lease.number, user, lease.devices, lease.memory, lease.compute))
+        out = self._policy.handle(self._restored(lease, user, lease.devices, now))
         why = next((one.text for one in out if isinstance(one, Refuse)), "")
         if not why:
             self.carry_out(out)
         return why
+
+    def _restored(self, lease: Lease, user: str, devices: tuple[int, ...], now: float) -> events.Restored:
+        return events.Restored(now, lease.number, user, devices, lease.memory, lease.compute, lease.priority, lease.preemptible)
 
     def _changed(self, lease: Lease) -> None:
         if lease.named and lease.devices:
@@ -529,12 +532,13 @@ class Leases:
         user = self._know(asked, now)
         lease = self._leases[number] = Lease(number, asked.owner, asked.gpus, asked.memory, started, holder, compute=asked.compute)
         lease.id, lease.launch, lease.process = id if id != NO_ID else asked.lease, asked.launch, asked.process
+        lease.priority, lease.preemptible = asked.priority, asked.preemptible
         lease.seeks = id == NO_ID and asked.lease != NO_ID
         if lease.named:
             self._named[lease.id] = lease
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
-        how = asked.priority, asked.no_wait, asked.wait, asked.gang, asked.gang_size
+        how = asked.priority, asked.no_wait, asked.wait, asked.gang, asked.gang_size, asked.preemptible
         wanted = events.Asked(now, number, user, asked.gpus, asked.memory, asked.compute, *how)
         self.carry_out(self._policy.handle(wanted), new=lease)
         if lease.refused:
@@ -545,7 +549,10 @@ class Leases:
         """Does what the policy says. new: a lease whose caller looks at it itself."""
         for one in instructions:
             lease = self._leases.get(one.lease)
-            if lease is None or not isinstance(one, Grant | Refuse | TimedOut | Elsewhere):
+            if lease is None or not isinstance(one, Grant | Refuse | TimedOut | Elsewhere | Preempt):
+                continue
+            if isinstance(one, Preempt):
+                lease.preempted = one.text
                 continue
             if isinstance(one, Grant):
                 lease.devices = one.devices

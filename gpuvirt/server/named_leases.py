@@ -119,9 +119,9 @@ class NamedLeases:
         return self._leases.find(id, owner)
 
     def waiting(self, lease: Lease) -> dict[str, Any]:
-        """What is said of a lease that waits: place, queued, why; of another nothing."""
+        """What is said of a lease that waits: place, queued, why; of one that is to give way why; of another nothing."""
         if not lease.waits:
-            return {}
+            return {"preempted": lease.preempted} if lease.preempted else {}
         place, queued = self._leases.place(lease)
         return {"place": place, "queued": queued, "why": self._leases.why(lease)}
 

@@ -13,14 +13,17 @@ SILENT = 10  # looks at a lease whose host is not there, after which it is given
 class Gang:
     """Args: at: the host where it asks. size: how many leases. gpus: of each. lasts: seconds that it works."""
 
-    def __init__(self, world: World, at: str, size: int, gpus: int, lasts: float = 10.0, user: int = 1, compute: int = COMPUTE) -> None:
+    def __init__(
+        self, world: World, at: str, size: int, gpus: int, lasts: float = 10.0, user: int = 1, compute: int = COMPUTE, preemptible: bool = False
+    ) -> None:
         self.world, self.gpus, self.lasts, self.owner = world, gpus, lasts, bytes([user]) * 16
         self.at = {world.chance.randbytes(16): at for _ in range(size)}  # where each is, by its id
         self.has: dict[bytes, tuple[int, ...]] = {}
-        self.asked = Asked(self.owner, gpus, compute=compute, gang=world.chance.getrandbits(62) | 1, gang_size=size)
+        self.asked = Asked(self.owner, gpus, compute=compute, gang=world.chance.getrandbits(62) | 1, gang_size=size, preemptible=preemptible)
         self.began = world.now
         self.works_until = 0.0
         self.silent = 0
+        self.preempted = ""
         self.outcome = ""
 
     def comes(self) -> None:
@@ -40,6 +43,9 @@ class Gang:
             self.over("gang right")
             return False
         found = {id: self.look_at(id) for id in self.at}
+        if self.preempted:
+            self.over("gang gave way")
+            return False
         if self.silent > SILENT or None in found.values():
             self.over("gang lost" if self.works_until else "gang broken")
         elif all(found.values()) and not self.works_until:
@@ -51,14 +57,17 @@ class Gang:
         """The devices that a lease has, (): it waits, or is not heard of; None: it has ended."""
         host = self.world.hosts.get(self.at[id])
         try:
-            devices = () if host is None else host.leases.renew(id, self.owner, self.world.now).devices
+            lease = None if host is None else host.leases.renew(id, self.owner, self.world.now)
         except ElsewhereError as error:
             self.at[id] = error.url[6:-2]
             return self.look_at(id) if self.at[id] in self.world.hosts else ()
         except NotGranted:
             return None
-        self.silent = self.silent + 1 if host is None else 0
-        return devices
+        self.silent = self.silent + 1 if lease is None else 0
+        if lease is None:
+            return ()
+        self.preempted = self.preempted or lease.preempted
+        return lease.devices
 
     def over(self, outcome: str) -> None:
         self.outcome = outcome

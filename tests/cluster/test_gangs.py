@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from cluster.gangs import Gang
 from cluster.test_world import program
 from cluster.world import World
 
 from gpuvirt.cluster import scheduler as scheduler_module
+from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import Denied
 from gpuvirt.cluster.scheduler import Scheduler
 from gpuvirt.server.lease import Lease
+from gpuvirt.server.policy.events import UserSet
 from gpuvirt.server.policy.gangs import ASSEMBLY
+from gpuvirt.server.policy.rights import Rights
 
 
 def leases_of(world: World, gang: Gang) -> dict[str, list[Lease]]:
@@ -106,6 +112,44 @@ def test_a_part_that_is_asked_for_alone_is_seen(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Scheduler, "_again", alone)
     assert its_host_dies(World(1, (2, 2, 2))).outcome != "gang broken"
+
+
+def gives_way(world: World, before: Callable[[World], None] = lambda world: None) -> tuple[Gang, Gang]:
+    """A gang of a low priority has all GPUs but one, and another wants three of a host."""
+    for host in world.hosts.values():
+        host.member.handle(UserSet(0.0, bytes([2] * 16).hex(), priority=5))
+    world.run(1.0)
+    (low := Gang(world, "h0", 2, 2, lasts=300.0, preemptible=True)).comes()
+    world.run(4.0)
+    before(world)
+    high = Gang(world, "h1", 1, 2, lasts=5.0, user=2)
+    high.asked = replace(high.asked, priority=3, rights=Rights(priority=5))
+    high.comes()
+    world.run(world.now + 20.0)
+    return low, high
+
+
+def test_a_gang_gives_way_to_a_higher_priority() -> None:
+    """Its keeper hears so from the host that has the lease, wherever it was asked for."""
+    world = World(1, (2, 2))
+    low, high = gives_way(world)
+    assert low.outcome == "gang gave way" and "of priority 3" in low.preempted and high.outcome == "gang right"
+    world.run(100.0)
+    world.at_rest()
+
+
+def test_it_does_at_the_next_scheduler() -> None:
+    """Which hears of its promise from the hosts that have its leases."""
+    world = World(1, (2, 2))
+    low, high = gives_way(world, lambda world: world.replace_scheduler(dead=True))
+    assert low.outcome == "gang gave way" and high.outcome == "gang right"
+
+
+def test_a_promise_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Member._wanted
+    monkeypatch.setattr(Member, "_wanted", lambda self, lease: replace(wanted(self, lease), preemptible=lease.waits and lease.preemptible))
+    low, high = gives_way(World(1, (2, 2)), lambda world: world.replace_scheduler(dead=True))
+    assert not low.outcome and not high.outcome
 
 
 def test_a_scheduler_dies_while_a_gang_waits() -> None:

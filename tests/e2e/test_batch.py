@@ -152,6 +152,21 @@ def test_ranks_over_several_hosts_of_which_one_is_lost(tmp_path: Path) -> None:
         assert job["attempt"] == 2 and job["lost"] == 1 and jobs("logs", id).stdout.count(": 11") == 2
 
 
+def test_a_job_gives_way_and_begins_anew(jobs: Jobs) -> None:
+    """A preemptible one to a program of a higher priority, which is no retry; when that has ended it goes on to its end."""
+    jobs.env["GPUVIRT_TOKEN"] = jobs.gpuvirt("token", "create", "important", "--priority", "5", "--pool", jobs.env["GPUVIRT_POOL"]).split()[-1]
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+    done = subprocess.run(
+        [*GPUVIRT, "run", "--gpus", "2", "--compute", "1", "--", sys.executable, str(HERE / "programs" / "each_gpu.py")],
+        env=jobs.env, capture_output=True, text=True, timeout=SOON, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and " right" in done.stdout, done.stdout + done.stderr
+    assert jobs("wait", low).returncode == 0
+    job = jobs.job(low)
+    assert (job["attempt"], job["preempted"], job["lost"]) == (2, 1, 0) and jobs("logs", low).stdout.count(": 11") == 2
+
+
 def test_a_failure_ends_all_ranks_and_is_retried(jobs: Jobs) -> None:
     """The rank that would go on for half a minute does not; the exit code is that of the one that failed."""
     began = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from server.harness import EACH_POOL, FakeServer, start_fake, wait_until
+from server.test_lease_sessions import ask_as
 from server.test_ledger import again
 
 from gpuvirt.client import named_lease
@@ -20,6 +21,7 @@ from gpuvirt.client.settings import resolve
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.control import ControlError, RequestRefused
 from gpuvirt.transport.pool import check_pool, parse_pool
+from gpuvirt.transport.token import parse_token
 
 GIB = 1 << 30
 
@@ -37,9 +39,11 @@ def ask_for(server: FakeServer, number: int, size: int, **asked: Any) -> tuple[b
     return id, server.ask("lease_open", lease=id, **said)
 
 
-def opens(server: FakeServer, size: int, gpus: int, told: list[str], pause: Any = time.sleep, **settings: Any) -> list[NamedLease]:
+def opens(
+    server: FakeServer, size: int, gpus: int, told: list[str], pause: Any = time.sleep, preemptible: bool = False, **settings: Any
+) -> list[NamedLease]:
     found = check_pool(parse_pool(server.url), server.token.text())
-    return open_gang(found, replace(resolve({}), gpus=gpus, memory=GIB, **settings), size, "job", told.append, pause)
+    return open_gang(found, replace(resolve({}), gpus=gpus, memory=GIB, **settings), size, preemptible, "job", told.append, pause)
 
 
 def states(server: FakeServer) -> list[str]:
@@ -140,6 +144,29 @@ def test_a_gang_of_which_one_ends_is_broken(server: FakeServer) -> None:
         opens(server, 2, 2, [], wait=0.5)
     assert states(server) == ["idle"]
     server.ask("lease_release", lease=busy)
+
+
+def test_a_keeper_is_told_to_give_way(server: FakeServer) -> None:
+    """When a lease of a higher priority has waited for five seconds; that gets its GPUs when they are given back."""
+    low = opens(server, 2, 2, [], preemptible=True)
+    important = parse_token(server.ask("token_create", name="important", priority=5)["token"])
+    id, said = secrets.token_bytes(hs.LEASE_SIZE), {"gpus": 2, "memory": GIB, "queue": True, "holder": {}, "priority": 1}
+    assert ask_as(server, important, "lease_open", lease=id, **said)["devices"] == []
+
+    def told() -> bool:
+        ask_as(server, important, "lease_renew", lease=id)
+        for lease in low:
+            lease.renew()
+        return any(lease.preempted for lease in low)
+
+    assert not told()
+    wait_until(told)
+    (given,) = [lease for lease in low if lease.preempted]
+    assert given.preempted == "a lease of priority 1 waits for its GPUs"
+    given.release()
+    wait_until(lambda: len(ask_as(server, important, "lease_renew", lease=id)["devices"]) == 2)
+    ask_as(server, important, "lease_release", lease=id)
+    next(lease for lease in low if lease is not given).release()
 
 
 @pytest.mark.slow

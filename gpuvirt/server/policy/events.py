@@ -49,6 +49,7 @@ class Asked:
         wait: seconds for which it waits at most, 0: no limit.
         gang: it is one of the user's gang of this number, and is granted with all others of it or not at all (gangs.py); 0: it is of none.
         gang_size: how many leases that has. They ask for the same.
+        preemptible: it is given back when it is asked to (`Preempt`), for one of a higher priority.
     """
 
     at: float
@@ -62,6 +63,7 @@ class Asked:
     wait: float = 0.0
     gang: int = 0
     gang_size: int = 1
+    preemptible: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Restored:
 
     Attributes:
         lease: its name, not in use.
-        memory, compute: what is reserved on each device, as for `Asked`.
+        memory, compute: what is reserved on each device, as for `Asked`; priority, preemptible: likewise.
     """
 
     at: float
@@ -79,6 +81,8 @@ class Restored:
     devices: tuple[int, ...]
     memory: int = 0
     compute: int = 0
+    priority: int = 0
+    preemptible: bool = False
 
 
 @dataclass(frozen=True)

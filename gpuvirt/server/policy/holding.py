@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuvirt.server.policy.hosts import ONE, Hosts
@@ -67,6 +67,16 @@ class Holdings:
     def devices(self) -> int:
         """How many are held."""
         return sum(len(holding.devices) for holding in self._leases.values())
+
+    def begin_on(self, lease: int, shape: Shape, devices: Sequence[int], at: float) -> None:
+        """Holds these devices of one host, on which nothing else is held, for a lease that has none."""
+        host = self._room.host(devices[0])
+        assert host is not None and host not in self._hosts
+        missing = {device for device in devices if not self._room.fits(device, shape)}
+        self._leases[lease] = self._hosts[host] = Holding(lease, shape, (host,), False, at, set(devices), missing)
+        self._stirred.add(host)
+        for device in devices:
+            self._room.hold(device, True)
 
     def begin(self, lease: int, shape: Shape, elder: bool, at: float) -> Holding | None:
         """Holds devices for a lease that has none, where they are presumably the first to be free; None: no host is large enough

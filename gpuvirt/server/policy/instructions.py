@@ -58,6 +58,14 @@ class End:
 
 
 @dataclass(frozen=True)
+class Preempt:
+    """The lease is to be given back, for one of a higher priority; it has its GPUs until it is told that they are released. Said once."""
+
+    lease: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Lost:
     """The lease is over: the host of its GPUs is not there any more."""
 
@@ -89,4 +97,4 @@ class Elsewhere:
     url: str
 
 
-Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Lost | Destination | NoDestination | Elsewhere
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Preempt | Lost | Destination | NoDestination | Elsewhere

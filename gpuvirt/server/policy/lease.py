@@ -21,6 +21,7 @@ class Lease:
         rate: GPUs for which it counts in its user's share.
         gang: which it is of, or is.
         until: when it is refused, None: it may wait.
+        preempted: it was asked to give way.
     """
 
     id: int
@@ -33,6 +34,7 @@ class Lease:
     rate: float = 0.0
     gang: Gang | None = None
     until: float | None = None
+    preempted: bool = False
 
     @property
     def numbers(self) -> tuple[int, ...]:

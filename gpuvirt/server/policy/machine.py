@@ -6,11 +6,13 @@ that has left is over, and what waits goes on waiting.
 **Order.** Higher priority first; among equals the user that has used the least for its weight (shares.py); then who came first.
 A user's own leases keep their order where its quota is what they wait for.
 
-**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it. Two rules end that:
+**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it. Three rules end that:
 
 - *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease (holding.py). One lease
   holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
   are over, and any other device of the host that has room takes the place of one that has not; if another host has room for it sooner, it goes there.
+- *Who gives way.* The first in the order that has waited for `PREEMPT_AFTER` gets the devices of preemptible leases of a lower priority where that is
+  enough on one host (preemption.py): they are asked to give way, and their devices are held for it. Where it needs several hosts nobody gives way.
 - *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first. So of the users' first leases the one
   that has been that for the longest holds before all others, once that is longer than `PATIENCE`. Such leases have a `LANE`th of the pool's time: one
   at a time, and after one that had N of G GPUs for a time T (from when it began to hold) the next has to wait for LANE * N / G * T from then on. What
@@ -51,9 +53,10 @@ from gpuvirt.server.policy.events import (
 from gpuvirt.server.policy.gangs import ASSEMBLY, Gang, slices
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import ONE, Hosts
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.migrations import Migrations
+from gpuvirt.server.policy.preemption import PREEMPT_AFTER, Preemption
 from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
@@ -99,6 +102,8 @@ class PolicyMachine:
         self._elder_next = False  # it holds as soon as others do no more
         self._lane_opens = 0.0
         self._time_outs: list[tuple[float, int]] = []
+        self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
+        self.preemption = Preemption(self.room, self.holdings)
         self.gangs: dict[tuple[str, int], Gang] = {}
         self.migrations = Migrations(self.room, self.leases, self._give_back)
         self._arrivals = 0
@@ -123,6 +128,8 @@ class PolicyMachine:
         if isinstance(event, Released):
             self._release(event.lease)
         self._time_out(out)
+        while self._looks and self._looks[0] <= self._at:
+            heapq.heappop(self._looks)
         match event:
             case Asked():
                 self._ask(event, out)
@@ -154,6 +161,12 @@ class PolicyMachine:
     @property
     def wake(self) -> float | None:
         """When `Passed` is wanted next, None: not at all."""
+        time_out = self._next_time_out
+        looks = self._looks[:1]
+        return min([*looks, time_out] if time_out is not None else looks, default=None)
+
+    @property
+    def _next_time_out(self) -> float | None:
         while self._time_outs:
             when, number = self._time_outs[0]
             lease = self.leases.get(number)
@@ -314,6 +327,8 @@ class PolicyMachine:
             return
         if asked.wait:
             self._waits_until(lease, self._at + asked.wait)
+        if self.preemption.any_below(asked.priority):
+            heapq.heappush(self._looks, self._at + PREEMPT_AFTER)
         out += [Queue(number, *place, why) for number in lease.numbers]
 
     def _waits_until(self, lease: Lease, when: float) -> None:
@@ -377,7 +392,7 @@ class PolicyMachine:
             out.append(Refuse(event.lease, "what it had is not there any more"))
             return
         self._arrivals += 1
-        asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory, event.compute)
+        asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory, event.compute, event.priority, preemptible=event.preemptible)
         account = self._account(event.user)
         lease = self.leases[event.lease] = Lease(event.lease, account, shape, asked, (0, self._arrivals, event.lease))
         self._give(lease, event.devices, out)
@@ -408,6 +423,7 @@ class PolicyMachine:
             return
         del self.leases[number]
         self._out_of_gang(lease)
+        self.preemption.forget(number)
         account = lease.account
         account.leases.discard(number)
         account.gpus -= lease.shape.gpus
@@ -512,10 +528,11 @@ class PolicyMachine:
         account.leases.add(lease.id)
         account.gpus += shape.gpus
         account.begin(self._clock, lease.rate)
+        self.preemption.add(lease)
         out.append(Grant(lease.id, lease.devices, shape.memory or self.most(account.memory)))
 
     def _time_out(self, out: list[Instruction]) -> None:
-        while (when := self.wake) is not None and when <= self._at:
+        while (when := self._next_time_out) is not None and when <= self._at:
             lease = self.leases[heapq.heappop(self._time_outs)[1]]
             place = self.place(lease.id)
             assert place is not None
@@ -566,7 +583,7 @@ class PolicyMachine:
                     unfit.append(lease.shape)
                 index += 1
                 if not holds:
-                    if looked == 0 and self._may_hold(lease) and self._hold(lease, out, elder=False):
+                    if looked == 0 and (self._preempt(lease, out) or (self._may_hold(lease) and self._hold(lease, out, elder=False))):
                         spoken += lease.shape.gpus
                     else:
                         if not all_of_it:
@@ -599,6 +616,22 @@ class PolicyMachine:
             self.holdings.by_age(holding)
         elif self.holdings.full or not self._hold(oldest, out, elder=True):
             self._elder_next = bool(self.room.to_hold(oldest.shape, ()))
+
+    def _preempt(self, lease: Lease, out: list[Instruction]) -> bool:
+        """Others give way to the first in the order, if they have promised to and that is enough."""
+        shape, priority = lease.shape, lease.asked.priority
+        if self.holdings.full or self._elder_next or self._at < lease.asked.at + PREEMPT_AFTER or not self.preemption.any_below(priority):
+            return False
+        choice = self.preemption.choose(shape, priority)
+        if choice is None:
+            return False
+        self.holdings.begin_on(lease.id, shape, choice.devices, self._at)
+        out += _holds(lease, set(choice.devices), "others give way to it")
+        for other in choice.leases:
+            if not other.preempted:
+                other.preempted = True
+                out.append(Preempt(other.id, f"a lease of priority {priority} waits for its GPUs"))
+        return True
 
     def _may_hold(self, lease: Lease) -> bool:
         """Whether the first in the order has waited for long enough, and there is a place for it among those that hold."""

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Migrated, Released, UserRevoked, UserSet
-from gpuvirt.server.policy.instructions import Destination, Elsewhere, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import (
+    Destination,
+    Elsewhere,
+    End,
+    Grant,
+    Hold,
+    Instruction,
+    Lost,
+    NoDestination,
+    Preempt,
+    Queue,
+    Refuse,
+    TimedOut,
+)
 from gpuvirt.sizes import format_size
 
 
@@ -78,6 +91,8 @@ def _words(one: Instruction, overtaken: int) -> str:
             return f"GPU {_names(one.devices)} {'take' if len(one.devices) > 1 else 'takes'} no other lease until it is granted: {one.text}"
         case End():
             return f"it is to end: {one.text}"
+        case Preempt():
+            return f"it is to give way: {one.text}"
         case Destination():
             return f"it migrates to GPU {_names(one.devices)}"
         case NoDestination():

@@ -21,7 +21,7 @@ from gpuvirt.server.policy.events import (
 )
 from gpuvirt.server.policy.gangs import ASSEMBLY
 from gpuvirt.server.policy.hosts import ONE
-from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Preempt, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 
@@ -52,6 +52,7 @@ class Referee:
         self.revoked: set[str] = set()
         self.used: dict[str, float] = {}  # faded, brought up to `now` at each event
         self.gangs: dict[tuple[str, int], set[int]] = {}  # what was asked for of each, and neither refused nor over
+        self.preempted: set[int] = set()
         self.shared_out = 0  # gangs that were granted on several hosts
         self.arrivals = 0
         self.longest_wait = 0.0
@@ -131,6 +132,9 @@ class Referee:
     def _judge(self, one: Instruction, before: dict[int, frozenset[int]]) -> None:
         if isinstance(one, End | Lost):
             return
+        if isinstance(one, Preempt):
+            self._judge_preempt(one)
+            return
         assert one.lease in self.leases, f"{one} of a lease that is not there"
         known = self.leases[one.lease]
         if isinstance(one, Destination | NoDestination):
@@ -166,6 +170,14 @@ class Referee:
                 assert 1 <= one.place <= one.queued and one.why
             case Hold():
                 assert len(set(one.devices)) == known.asked.gpus, "another number of devices is held"
+
+    def _judge_preempt(self, one: Preempt) -> None:
+        known = self.leases[one.lease]
+        assert known.asked.preemptible and known.devices, "who has not promised it is to give way"
+        assert one.lease not in self.preempted, "a lease is asked twice to give way"
+        self.preempted.add(one.lease)
+        held = [self.leases[number].asked for number, devices in self._held().items() if devices & set(known.devices)]
+        assert any(asked.priority > known.asked.priority for asked in held), "a lease gives way to none of a higher priority"
 
     def _held(self) -> dict[int, frozenset[int]]:
         """What is held, by lease; for a gang by each of its leases."""

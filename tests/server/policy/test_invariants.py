@@ -31,6 +31,7 @@ from gpuvirt.server.policy.instructions import Instruction, Lost
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.migrations import Migrations
+from gpuvirt.server.policy.preemption import Choice, Preemption
 from gpuvirt.server.policy.room import Shape
 
 GIB = 1 << 30
@@ -170,6 +171,8 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
     """As `by_chance`, in a pool whose hosts come and go."""
     chance = random.Random(seed)
     referee = Referee(machine, ())
+    for user in USERS:
+        referee.handle(UserSet(0.0, user, priority=1))
     at = 0.0
     for number in range(1, events):
         at += chance.choice([0.0, 1.0, 20.0, 200.0])
@@ -186,7 +189,8 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
             ask_for_gang(referee, at, number, chance)
         elif chance.random() < 0.5 and len(referee.leases) < 14:
             wants = chance.choice([1, 1, 2, 3, 5]), chance.choice([0, GIB, 4 * GIB]), chance.choice([0, 250, 500, COMPUTE])
-            referee.handle(Asked(at, number, chance.choice(USERS), *wants))
+            high = chance.random() < 0.2
+            referee.handle(Asked(at, number, chance.choice(USERS), *wants, int(high), preemptible=not high and chance.random() < 0.4))
         elif referee.leases:
             referee.handle(Released(at, chance.choice(sorted(referee.leases))))
     return referee
@@ -215,6 +219,7 @@ def test_hosts_come_and_go(seed: int) -> None:
     referee = with_hosts(PolicyMachine(), seed)
     assert referee.migrated > 1, "nothing migrated"
     assert referee.shared_out > 1, "no gang was on several hosts"
+    assert referee.preempted, "nobody gave way"
     assert referee.longest_wait > 100, "nobody had to wait"
     assert len(referee.machine.room.total) <= 5 * (1 + 2 + 5), "numbers of hosts that have left are not used again"
 
@@ -249,6 +254,7 @@ class Of(PolicyMachine):
         self.room = room(memory)
         self.holdings = Holdings(self.room)
         self.migrations = Migrations(self.room, self.leases, self._give_back)
+        self.preemption = Preemption(self.room, self.holdings)
 
 
 class NoQuota(PolicyMachine):
@@ -283,7 +289,7 @@ class Loses(PolicyMachine):
 
 
 class NeverLate(PolicyMachine):
-    wake = None  # type: ignore[assignment]
+    _next_time_out = None  # type: ignore[assignment]
 
 
 class LastFirst(PolicyMachine):
@@ -403,7 +409,32 @@ class GoesOn(PolicyMachine):
         super()._leave_gang(lease)
 
 
+class Promised(Preemption):
+    """Everybody is taken for preemptible."""
+
+    def add(self, lease: Lease) -> None:
+        self._leases[lease.id] = lease
+
+
+class ToAnybody(Preemption):
+    """They give way to those of their own priority."""
+
+    def any_below(self, priority: int) -> bool:
+        return super().any_below(priority + 1)
+
+    def choose(self, shape: Shape, priority: int) -> Choice | None:
+        return super().choose(shape, priority + 1)
+
+
+def gives_way(kind: type[Preemption]) -> PolicyMachine:
+    machine = PolicyMachine()
+    machine.preemption = kind(machine.room, machine.holdings)
+    return machine
+
+
 OF_HOSTS = {
+    "who has not promised": lambda: gives_way(Promised),
+    "to none of a higher priority": lambda: gives_way(ToAnybody),
     "a gang is granted partially": EachForItself,
     "not on one host that": Torn,
     "granted partially|is in the order|lost": GoesOn,
