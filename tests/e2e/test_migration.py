@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -130,6 +131,15 @@ with gpuvirt.remote(gpus=2) as lease:
     wait_until(lambda: not pair.json("alder", "ps"))
 
 
+@contextlib.contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """At the end, also when a test has failed that the process waits for."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def test_a_host_is_drained_and_stopped(pair: Pool, tmp_path: Path) -> None:
     """What it has goes on at the other; what does not fit waits until it does. Its server can be stopped then."""
     with (
@@ -141,7 +151,8 @@ def test_a_host_is_drained_and_stopped(pair: Pool, tmp_path: Path) -> None:
         assert here in (1, 2)
         drain = [*GPUVIRT, "drain", "birch", "--json"]
         env = clean_environment(GPUVIRT_TOKEN=pair.token, GPUVIRT_POOL=pair.hosts["alder"].url)
-        with subprocess.Popen(drain, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        with subprocess.Popen(drain, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process, ended(process):
+            wait_until(lambda: {gpu["server"] for gpu in pair.json("alder", "devices") if gpu["drained"]} == {"birch"})
             wait_until(lambda: pair.placed("alder").count("birch") == 1)  # alder has two
             full = pair.run("birch", [*STAYS, "/dev/null"], *TCP, "--compute", "1", "--no-wait")
             assert full.returncode and "cannot be had without waiting" in full.stderr
