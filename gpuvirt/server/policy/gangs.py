@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-ASSEMBLY = 60.0  # s; who asks for all of them needs less, and who has gone is not waited for
+ASSEMBLY = 60.0  # s between two of them; who asks for all needs less, and who has gone is not waited for
 
 
 @dataclass(eq=False)

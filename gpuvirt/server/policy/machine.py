@@ -355,14 +355,14 @@ class PolicyMachine:
             return
         self.gangs[name], self.leases[lease.id], lease.gang = gang, lease, gang
         gang.parts.append(lease.id)
+        if others:
+            others[-1].until = None
         if len(gang.parts) < gang.size:
-            self._waits_until(lease, self._at + ASSEMBLY)
+            self._waits_until(lease, self._at + ASSEMBLY)  # the last one, for all of them
             place = self.place(lease.id)
             assert place is not None
             out.append(Queue(lease.id, *place, gang.missing()))
             return
-        for each in (*others, lease):
-            each.until = None
         gang.whole, whole.gang = whole.id, gang
         whole.asked, whole.entry = replace(asked, at=self._at, lease=whole.id), (-asked.priority, self._arrivals, whole.id)
         self._queue_up(whole, out)
@@ -374,10 +374,10 @@ class PolicyMachine:
         if gang.whole:
             self._dequeue(self.leases.pop(gang.whole))
             gang.whole = 0
-        for number in gang.parts:
-            self._waits_until(self.leases[number], self._at + ASSEMBLY)
         self._out_of_gang(lease)
         del self.leases[lease.id]
+        if gang.parts:
+            self._waits_until(self.leases[gang.parts[-1]], self._at + ASSEMBLY)
 
     def _out_of_gang(self, lease: Lease) -> None:
         if lease.gang is None:
@@ -539,7 +539,7 @@ class PolicyMachine:
             text = f"it has waited {self._at - lease.asked.at:.0f} s, as long as it wanted to, and was at place {place[0]} of {place[1]}"
             text = f"{text}; give more with --wait"
             if lease.gang and lease.gang.assembles:
-                text = f"{lease.gang.missing()} within {ASSEMBLY:.0f} s; ask for all of them anew"
+                text = f"{lease.gang.missing()} for {ASSEMBLY:.0f} s; ask for all of them anew"
             out += [TimedOut(number, text) for number in self._forget(lease)]
 
     # ---- the queue ----------------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ class Referee:
                 assert {one.lease for one in out if isinstance(one, Lost)} == had, "what had GPUs of a host that left was not told"
                 for number in had:
                     del self.leases[number]
+                self.gangs = {gang: parts - had for gang, parts in self.gangs.items()}
         for one in out:
             self._judge(one, before)
         self._check_gangs(out)

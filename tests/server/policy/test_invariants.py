@@ -62,9 +62,13 @@ class Whatever(RuleBasedStateMachine):
         priority=st.integers(-1, 2),
         no_wait=st.booleans(),
         wait=st.sampled_from([0.0, 0.0, 10.0, 1000.0]),
+        preemptible=st.booleans(),
     )
-    def ask(self, seconds: float, user: str, gpus: int, memory: int, compute: int, priority: int, no_wait: bool, wait: float) -> None:
-        self.referee.handle(Asked(self._later(seconds), self.next, user, gpus, memory, compute, priority, no_wait, wait))
+    def ask(
+        self, seconds: float, user: str, gpus: int, memory: int, compute: int, priority: int, no_wait: bool, wait: float, preemptible: bool
+    ) -> None:
+        asked = Asked(self._later(seconds), self.next, user, gpus, memory, compute, priority, no_wait, wait, preemptible=preemptible)
+        self.referee.handle(asked)
         self.next += 1
 
     @rule(
