@@ -68,7 +68,7 @@ def test_a_shell_with_two_gpus(four: Server, shell: Callable[..., Terminal]) -> 
     first, second = shell("--pool", four.url), shell("--pool", four.url)
     same, again, others = gpus_of(first), gpus_of(first), gpus_of(second)
     assert same == again and len({*same, *others}) == 4
-    assert [(lease["state"], lease["devices"]) for lease in four.leases()] == [("idle", [0, 1]), ("idle", [2, 3])]
+    wait_until(lambda: [(lease["state"], lease["devices"]) for lease in four.leases()] == [("idle", [0, 1]), ("idle", [2, 3])])
     outside = subprocess.run(PROGRAM.split(), env=clean_environment(), capture_output=True, text=True, timeout=200, check=False)
     assert outside.returncode == 1 and outside.stdout.startswith("none")
     # Two programs at a time, also by `gpuvirt run`, are two sessions of one lease.
@@ -97,6 +97,7 @@ def test_the_server_is_killed_and_started_anew(own_pool: Callable[..., Server], 
     """
     first, second = shell("--pool", four.url), shell("--pool", four.url, "--memory", "256m")
     gpus_of(second)
+    wait_until(lambda: [lease["state"] for lease in four.leases()] == ["idle", "idle"])
     before = four.leases()
     first.type("exit")
     first.end()
