@@ -22,7 +22,7 @@ class Gang:
         self.asked = Asked(self.owner, gpus, compute=compute, gang=world.chance.getrandbits(62) | 1, gang_size=size, preemptible=preemptible)
         self.began = world.now
         self.works_until = 0.0
-        self.silent = 0
+        self.silent = dict.fromkeys(self.at, 0)  # looks in a row at which the host of a lease was not there
         self.preempted = ""
         self.outcome = ""
 
@@ -46,7 +46,7 @@ class Gang:
         if self.preempted:
             self.over("gang gave way")
             return False
-        if self.silent > SILENT or None in found.values():
+        if max(self.silent.values()) > SILENT or None in found.values():
             self.over("gang lost" if self.works_until else "gang broken")
         elif all(found.values()) and not self.works_until:
             self.works_until = self.world.now + self.lasts
@@ -63,7 +63,7 @@ class Gang:
             return self.look_at(id) if self.at[id] in self.world.hosts else ()
         except NotGranted:
             return None
-        self.silent = self.silent + 1 if lease is None else 0
+        self.silent[id] = self.silent[id] + 1 if lease is None else 0
         if lease is None:
             return ()
         self.preempted = self.preempted or lease.preempted
