@@ -145,6 +145,8 @@ class Leases:
         if lease.named:
             lease.expires = lease.expires if lease.arrives else now + self.expiry  # nobody could renew it meanwhile
             self._named[lease.id] = lease
+            if not lease.arrives:
+                self._sent.pop((lease.id, lease.owner), None)
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
         self.carry_out(self._policy.handle(self._restored(lease, user, devices, now)), new=lease)
@@ -423,6 +425,7 @@ class Leases:
     def arrived(self, lease: Lease, now: float) -> None:
         """A lease that arrived is this server's now, with the sessions that have come."""
         lease.arrives = lease.comes = False
+        self._sent.pop((lease.id, lease.owner), None)  # it has been here before
         lease.expires = now + self.expiry if lease.named else None if lease.sessions else now + LINGER
         self._changed(lease)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuvirt.server.lease import NO_ID, NO_LAUNCH, Asked, Lease, Membership, NotGranted
+from gpuvirt.server.lease import NO_ID, NO_LAUNCH, Asked, ElsewhereError, Lease, Membership, NotGranted
 from gpuvirt.server.leases import LINGER, Leases
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
@@ -389,3 +389,20 @@ def test_sessions_that_cannot_go_on() -> None:
         with pytest.raises(NotGranted, match="not there any more"):
             after.adopt(2, replace(kept(second.lease), devices=devices), second.slot, 0, Rights(), 0.0)
     assert len(list(after)) == 1
+
+
+def test_a_lease_that_went_came_back_and_ended_is_nowhere_else() -> None:
+    """Two hosts that had it would else send whoever asks for it from one to the other."""
+    here = Leases(PolicyMachine((GIB,)), 8, pooled=True)
+    asked = Asked(b"o" * 8, 1)
+    lease = here.open(b"i" * 16, asked, {}, 0.0)
+    here.departed(lease, "tcp://elm:1", 1.0)
+    with pytest.raises(ElsewhereError):
+        here.find(b"i" * 16, b"o" * 8)
+    back = Lease(lease.number, b"o" * 8, 1, 0, 0.0, {}, (0,), id=b"i" * 16)
+    assert not here.place_here(back, Rights(), 2.0, migrates=True)
+    here.arrived(back, 3.0)
+    here.release(b"i" * 16, b"o" * 8, 4.0)
+    with pytest.raises(NotGranted) as found:
+        here.find(b"i" * 16, b"o" * 8)
+    assert not isinstance(found.value, ElsewhereError)
