@@ -143,8 +143,8 @@ int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
 
 /* Memory that stays where it is until it is taken back, page-locked memory above all. A link whose devices can reads payloads from it and writes them to it without
  * a copy: it is registered when a payload of sufficient size first lies in it. The peer's devices may read all of it then, and write nothing. Any thread.
- * Taking back, by its first byte, waits until no payload uses it and the `done` of each has been called, on a link that has died, too. What was never
- * offered is none to take back. */
+ * Taking back, by its first byte, waits until no payload uses it, on a link that has died, too; a payload's `done` may do so, and is called when its payload
+ * uses it no more. What was never offered is none to take back. */
 void gv_link_offer_memory(struct gv_link *link, const void *at, uint64_t size);
 void gv_link_take_back_memory(struct gv_link *link, const void *at);
 

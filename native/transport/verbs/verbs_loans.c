@@ -55,8 +55,8 @@ static void give_back(struct verbs *v, uint64_t until) {
         struct verbs_loan loan = l->list[l->returned++ % VERBS_LOANS];
         atomic_store(&l->oldest, l->returned == l->given ? UINT64_MAX : l->list[l->returned % VERBS_LOANS].before);
         pthread_mutex_unlock(&l->lock);
-        loan.done(loan.arg); /* before the region is unused: whoever takes it back finds all of it done */
-        gv_verbs_memory_used(&v->memory, loan.region);
+        gv_verbs_memory_used(&v->memory, loan.region); /* first: `done` may take the memory back, as that of a copy does */
+        loan.done(loan.arg);
     }
 }
 

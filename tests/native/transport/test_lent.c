@@ -200,7 +200,8 @@ static void taken_back(void) {
     CHECK(pthread_tryjoin_np(thread, NULL) == EBUSY && atomic_load(&done) == 0);
     receive(&e, 1, 0, SIZE);
     pthread_join(thread, NULL);
-    CHECK(atomic_load(&done) == 1 && filled(e.target, SIZE, 5));
+    await_count(&done, 1);
+    CHECK(filled(e.target, SIZE, 5));
     close_ends(&e);
 }
 
