@@ -37,8 +37,8 @@ class NamedLeases:
 
         def changed(lease: Lease) -> None:
             expires = time.time() + (0.0 if lease.expires is None else lease.expires - time.monotonic())
-            reserved = lease.devices, lease.memory, lease.holder, lease.started, expires, lease.compute
-            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, *reserved))
+            has = lease.devices, lease.memory, lease.holder, lease.started, expires, lease.compute, lease.priority, lease.preemptible
+            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, *has))
 
         self._leases.changed, self._leases.ended = changed, lambda lease: ledger.erase(lease.number)
 
@@ -48,7 +48,8 @@ class NamedLeases:
             if known is not None:  # it has sessions, with which it has come back already
                 known.expires = now + self._leases.expiry if row.expires > wall else now
                 continue
-            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, row.devices, row.compute, id=row.id)
+            has = row.devices, row.compute, row.priority, row.preemptible
+            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, *has, id=row.id)
             allowed = rights(row.owner)
             try:
                 if allowed is None:

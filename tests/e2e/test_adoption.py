@@ -259,6 +259,23 @@ def test_a_server_with_other_gpus(own_pool: Callable[..., Server], build: Callab
 
 
 @pytest.mark.slow
+def test_its_lease_gives_way_all_the_same(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """The next server knows of what priority the lease of a program is, and that its keeper has promised to give it back."""
+    server, low, high = own_pool(*ONE), "0f" * 16, "0e" * 16
+
+    def asks(operation: str, lease: str, **more: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = ask_pool(resolve({"pool": server.url}), operation, lease=bytes.fromhex(lease), **more)
+        return answer
+
+    whole = {"gpus": 1, "compute": 1000, "queue": True, "holder": {}}
+    assert asks("lease_open", low, priority=-1, preemptible=True, **whole)["devices"] == [0]
+    with running(server, [build("moved"), tmp_path / "end"], GPUVIRT_POOL=server.url, GPUVIRT_LEASE=low):
+        after_kill(own_pool, server)
+        assert asks("lease_open", high, **whole)["devices"] == []
+        assert wait_until(lambda: "place" in asks("lease_renew", high) and "priority 0" in asks("lease_renew", low).get("preempted", ""))
+
+
+@pytest.mark.slow
 def test_the_store_is_killed_first(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Another one is started and told everything."""
     server, end = own_pool(*TWO), tmp_path / "end"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import FakeServer, start_fake
+from server.harness import FakeServer, start_fake, wait_until
 from server.test_lease_sessions import ask_as, leases, open_lease
 
 from gpuvirt.errors import GpuvirtError
@@ -20,6 +20,7 @@ from gpuvirt.server.ledger.store import LeaseRow, Ledger
 from gpuvirt.server.policy.events import Asked, Restored
 from gpuvirt.server.policy.instructions import Grant, Queue, Refuse
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.preemption import PREEMPT_AFTER
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.control import ControlError
 from gpuvirt.transport.token import parse_token
@@ -105,7 +106,7 @@ def test_a_damaged_ledger_is_put_aside(tmp_path: Path, caplog: pytest.LogCapture
         assert len([*tmp_path.glob("*.damaged")]) == n + 1
         ledger.write(ROW)
         ledger.close()
-    _run(path, "INSERT INTO leases SELECT 6, x'00', owner, '[]', memory, holder, started, expires, compute FROM leases")
+    _run(path, "INSERT INTO leases SELECT 6, x'00', owner, '[]', memory, holder, started, expires, compute, priority, preemptible FROM leases")
     ledger = Ledger(tmp_path, "h", 1)
     assert [*ledger.leases()] == [ROW] and "0000000000000006 cannot be read" in caplog.text
     ledger.erase(5)
@@ -113,21 +114,49 @@ def test_a_damaged_ledger_is_put_aside(tmp_path: Path, caplog: pytest.LogCapture
     assert not path.exists()
 
 
-def test_a_ledger_of_version_1_is_read(tmp_path: Path) -> None:
-    """Its leases have reserved no compute."""
+@pytest.mark.slow
+def test_a_lease_gives_way_at_the_next_daemon(tmp_path: Path) -> None:
+    """It is known there, too, that its keeper has promised to, and of what priority it is."""
+    server = start_fake(tmp_path, gpus=2, gpu_memory=GIB)
+    try:
+        token = parse_token(server.ask("token_create", name="important", priority=5)["token"])
+
+        def asks(operation: str, which: int, **more: Any) -> dict[str, Any]:
+            return ask_as(server, token, operation, lease=bytes([which] * 16), **more)
+
+        def opens(priority: int, **more: Any) -> list[int]:
+            devices: list[int] = asks("lease_open", priority, gpus=2, memory=GIB, holder={}, queue=True, priority=priority, **more)["devices"]
+            return devices
+
+        assert opens(2, preemptible=True) == [0, 1]
+        server = again(tmp_path, server, gpus=2, gpu_memory=GIB)
+        assert opens(1) == []
+        time.sleep(PREEMPT_AFTER + 1)
+        assert "place" in asks("lease_renew", 1) and "preempted" not in asks("lease_renew", 2)
+        assert opens(3) == []
+        wait_until(lambda: "place" in asks("lease_renew", 3) and "priority 3" in asks("lease_renew", 2).get("preempted", ""))
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(("version", "later"), [(1, ("compute", "priority", "preemptible")), (2, ("priority", "preemptible"))])
+def test_a_ledger_of_an_earlier_version_is_read(tmp_path: Path, version: int, later: tuple[str, ...]) -> None:
+    """Its leases have reserved no compute, or are of priority 0 and have promised nothing."""
+    full = dataclasses.replace(ROW, compute=250, priority=-3, preemptible=True)
     ledger = Ledger(tmp_path, "h", 1)
-    ledger.write(dataclasses.replace(ROW, compute=250))
+    ledger.write(full)
     path = ledger.path
     ledger.close()
-    _run(path, "ALTER TABLE leases DROP COLUMN compute")
-    _run(path, "PRAGMA user_version = 1")
+    for column in later:
+        _run(path, f"ALTER TABLE leases DROP COLUMN {column}")
+    _run(path, f"PRAGMA user_version = {version}")
     for _ in range(2):
         ledger = Ledger(tmp_path, "h", 1)
-        assert [*ledger.leases()] == [ROW]
+        assert [*ledger.leases()] == [dataclasses.replace(ROW, compute=0 if "compute" in later else 250)]
         ledger.close()
     ledger = Ledger(tmp_path, "h", 1)
-    ledger.write(dataclasses.replace(ROW, compute=250))
-    assert [*ledger.leases()] == [dataclasses.replace(ROW, compute=250)]
+    ledger.write(full)
+    assert [*ledger.leases()] == [full]
     ledger.close()
 
 

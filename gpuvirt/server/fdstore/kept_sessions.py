@@ -29,7 +29,7 @@ from gpuvirt.transport.transport import ServerEnd, Transport
 
 log = logging.getLogger("gpuvirt.server")
 
-VERSION = 2  # of a record; those of version 1 say nothing of compute
+VERSION = 3  # of a record; those of version 1 say nothing of compute, those of 2 nothing of priority
 END_LIMIT = 10.0  # seconds that a killed worker has to end
 MEMORY_USAGE, HEIR = "memory usage", "heir of "  # names of entries that are no sessions
 
@@ -95,7 +95,7 @@ def _unpack(raw: bytes) -> dict[str, Any]:
     ValueError: it is of another version, or none.
     """
     record = unpack(raw)
-    if record.get("version") not in (1, VERSION):
+    if record.get("version") not in (1, 2, VERSION):
         raise ValueError(f"it was kept by a server of another version ({record.get('version')!r})")
     return record
 
@@ -215,6 +215,8 @@ class SessionStore:
                 "wanted": lease.wanted,
                 "memory": lease.memory,
                 "compute": lease.compute,
+                "priority": lease.priority,
+                "preemptible": lease.preemptible,
                 "started": lease.started,
                 "holder": lease.holder,
                 "devices": lease.devices,

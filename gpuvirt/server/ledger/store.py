@@ -21,11 +21,13 @@ from gpuvirt.errors import GpuvirtError
 
 log = logging.getLogger("gpuvirt.server")
 
-VERSION = 2  # 1 had no column `compute`
-_COLUMNS = "number, id, owner, devices, memory, holder, started, expires, compute"
+VERSION = 3
+_ADDED = {2: ("compute",), 3: ("priority", "preemptible")}  # the columns that each version has more than the one before
+_COLUMNS = "number, id, owner, devices, memory, holder, started, expires, compute, priority, preemptible"
 _TABLE = """
     CREATE TABLE leases (number INTEGER PRIMARY KEY, id BLOB UNIQUE NOT NULL, owner BLOB NOT NULL, devices TEXT NOT NULL, memory INTEGER NOT NULL,
-                         holder TEXT NOT NULL, started REAL NOT NULL, expires REAL NOT NULL, compute INTEGER NOT NULL) STRICT
+                         holder TEXT NOT NULL, started REAL NOT NULL, expires REAL NOT NULL, compute INTEGER NOT NULL,
+                         priority INTEGER NOT NULL, preemptible INTEGER NOT NULL) STRICT
 """
 
 
@@ -34,7 +36,7 @@ class LeaseRow:
     """A named lease, as the ledger has it.
 
     Attributes:
-        number, id, owner, devices, memory, holder, started, compute: as in `gpuvirt.server.leases.Lease`.
+        number, id, owner, devices, memory, holder, started, compute, priority, preemptible: as in `gpuvirt.server.leases.Lease`.
         expires: when it ends unless it is renewed, seconds since the epoch: the daemon's own clock does not outlive the machine.
     """
 
@@ -47,6 +49,8 @@ class LeaseRow:
     started: float
     expires: float
     compute: int = 0
+    priority: int = 0
+    preemptible: bool = False
 
 
 class Ledger:
@@ -87,12 +91,12 @@ class Ledger:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 db.execute(_TABLE)
-                db.execute(f"PRAGMA user_version = {VERSION}")
-            elif version == 1:
-                db.execute("ALTER TABLE leases ADD COLUMN compute INTEGER NOT NULL DEFAULT 0")
-                db.execute(f"PRAGMA user_version = {VERSION}")
-            elif version != VERSION:
+            elif version > VERSION:
                 raise sqlite3.DatabaseError(f"version {version}, this server has {VERSION}")
+            else:
+                for column in (column for added in range(version + 1, VERSION + 1) for column in _ADDED[added]):
+                    db.execute(f"ALTER TABLE leases ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+            db.execute(f"PRAGMA user_version = {VERSION}")
             db.execute("COMMIT")
             db.execute("SELECT count(*) FROM leases WHERE length(id) = 16").fetchone()
         except BaseException:
@@ -103,7 +107,7 @@ class Ledger:
     def leases(self) -> Iterator[LeaseRow]:
         """All of them, oldest first. A row that makes no sense is logged and removed."""
         for row in self._db.execute(f"SELECT {_COLUMNS} FROM leases ORDER BY started").fetchall():
-            number, id, owner, devices, memory, holder, started, expires, compute = row
+            number, id, owner, devices, memory, holder, started, expires, compute, priority, preemptible = row
             try:
                 listed, said = json.loads(devices), json.loads(holder)
                 if not listed or not all(type(device) is int for device in listed) or not isinstance(said, dict):
@@ -112,12 +116,13 @@ class Ledger:
                 log.error("lease %016x cannot be read from the ledger (%s); it has ended", number, error)
                 self.erase(number)
                 continue
-            yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires, compute)
+            yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires, compute, priority, bool(preemptible))
 
     def write(self, row: LeaseRow) -> None:
         """Writes a lease, in the place of what there was of it. What cannot be written is logged and no error: what has GPUs keeps them."""
-        values = (row.number, row.id, row.owner, json.dumps(row.devices), row.memory, json.dumps(row.holder), row.started, row.expires, row.compute)
-        self._do(f"INSERT OR REPLACE INTO leases ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        known = row.number, row.id, row.owner, json.dumps(row.devices), row.memory, json.dumps(row.holder), row.started, row.expires
+        values = (*known, row.compute, row.priority, row.preemptible)
+        self._do(f"INSERT OR REPLACE INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
 
     def erase(self, number: int) -> None:
         """The lease has ended. One that is not there is no error; neither is, as for `write`, one that cannot be erased: it expires."""
