@@ -114,25 +114,26 @@ def test_a_part_that_is_asked_for_alone_is_seen(monkeypatch: pytest.MonkeyPatch)
     assert its_host_dies(World(1, (2, 2, 2))).outcome != "gang broken"
 
 
-def gives_way(world: World, before: Callable[[World], None] = lambda world: None) -> tuple[Gang, Gang]:
-    """A gang of a low priority has all GPUs but one, and another wants three of a host."""
+def gives_way(world: World, before: Callable[[World], None] = lambda world: None, size: int = 1) -> tuple[Gang, Gang]:
+    """A gang of a low priority has the GPUs of both hosts, and another wants those of so many."""
     for host in world.hosts.values():
         host.member.handle(UserSet(0.0, bytes([2] * 16).hex(), priority=5))
     world.run(1.0)
     (low := Gang(world, "h0", 2, 2, lasts=300.0, preemptible=True)).comes()
     world.run(4.0)
     before(world)
-    high = Gang(world, "h1", 1, 2, lasts=5.0, user=2)
+    high = Gang(world, "h1", size, 2, lasts=5.0, user=2)
     high.asked = replace(high.asked, priority=3, rights=Rights(priority=5))
     high.comes()
     world.run(world.now + 20.0)
     return low, high
 
 
-def test_a_gang_gives_way_to_a_higher_priority() -> None:
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_gang_gives_way_to_a_higher_priority(hosts: int) -> None:
     """Its keeper hears so from the host that has the lease, wherever it was asked for."""
     world = World(1, (2, 2))
-    low, high = gives_way(world)
+    low, high = gives_way(world, size=hosts)
     assert low.outcome == "gang gave way" and "of priority 3" in low.preempted and high.outcome == "gang right"
     world.run(100.0)
     world.at_rest()

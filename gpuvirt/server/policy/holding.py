@@ -69,12 +69,14 @@ class Holdings:
         return sum(len(holding.devices) for holding in self._leases.values())
 
     def begin_on(self, lease: int, shape: Shape, devices: Sequence[int], at: float) -> None:
-        """Holds these devices of one host, on which nothing else is held, for a lease that has none."""
-        host = self._room.host(devices[0])
-        assert host is not None and host not in self._hosts
-        missing = {device for device in devices if not self._room.fits(device, shape)}
-        self._leases[lease] = self._hosts[host] = Holding(lease, shape, (host,), False, at, set(devices), missing)
-        self._stirred.add(host)
+        """Holds these devices for a lease that has none, or for a gang on several hosts. Nothing else is held on any of the hosts."""
+        hosts = tuple(dict.fromkeys(host for device in devices if (host := self._room.host(device)) is not None))
+        assert not any(host in self._hosts for host in hosts)
+        holding = Holding(lease, shape, hosts, False, at, set(devices), {device for device in devices if not self._room.fits(device, shape)})
+        self._leases[lease] = holding
+        for host in hosts:
+            self._hosts[host] = holding
+        self._stirred.update(hosts)
         for device in devices:
             self._room.hold(device, True)
 

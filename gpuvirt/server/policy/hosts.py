@@ -323,6 +323,14 @@ class Hosts:
             return min(shape.gpus, int((self._counts.fitting(shape) // shape.part).sum()) * shape.part)
         return min(shape.gpus, int(self._counts.fitting(shape).max()))
 
+    def parts(self, shape: Shape) -> dict[int, int]:
+        """How many leases of a gang there is room for, by host, where there is for one; in a pool of one host none are told."""
+        if self._counts is None:
+            return {}
+        parts = self._counts.fitting(shape) // shape.part
+        found = ((self._rows[int(row)].number, int(parts[row])) for row in parts.nonzero()[0])
+        return {host: count for host, count in found if host is not None}
+
     def to_hold(self, shape: Shape, but: Collection[int]) -> dict[int, int]:
         """The host whose devices are presumably the first to be free for a lease, of those that are large enough: where most of them are. For a gang
         that needs several, those. Each with how many devices it is to have there; none when they are not large enough.

