@@ -13,16 +13,8 @@ A user's own leases keep their order where its quota is what they wait for.
   are over, and any other device of the host that has room takes the place of one that has not; if another host has room for it sooner, it goes there.
 - *Who gives way.* The first in the order that has waited for `PREEMPT_AFTER` gets the devices of preemptible leases of a lower priority where that is
   enough on one host, for a gang on several (preemption.py): they are asked to give way, and their devices are held for it.
-- *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first. So of the users' first leases the one
-  that has been that for the longest holds before all others, once that is longer than `PATIENCE`. Such leases have a `LANE`th of the pool's time: one
-  at a time, and after one that had N of G GPUs for a time T (from when it began to hold) the next has to wait for LANE * N / G * T from then on. What
-  they use counts in the fair order like everything else, so shares stay what they are. Nobody else begins to hold while it cannot because of others
-  that do.
-
-**Bound.** If no lease lasts longer than L, a user's first lease is granted within `bound(users, L)`, where so many users have leases that wait,
-whatever comes in meanwhile. After L at most the user's quota has room, for no lease of its own may take what its first one waits for. Then one user
-after the other is the eldest, at most LANE * 2 L after the one before (L until that is granted, L until it is over), L for the next event, and L
-until a lease that holds already is granted. A lease that is the k-th of its user waits at most k times as long.
+- *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first; age does not (eldest.py, which has the
+  bound of how long anybody waits).
 """
 
 from __future__ import annotations
@@ -33,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuvirt.server.policy import reasons, story
+from gpuvirt.server.policy.eldest import Lane
 from gpuvirt.server.policy.events import (
     COMPUTE,
     PRIORITIES,
@@ -62,21 +55,9 @@ from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
 
 HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
-PATIENCE = 4 * 3600.0  # s; half a working day: what the fair order takes, unless the pool is hopelessly overbooked
-LANE = 8  # an eighth: the eldest of all users together get no more, so that age does not bend the shares
 # Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
 LOOK_USER, LOOK = 8, 64
 HISTORY = 10_000  # events
-
-
-def bound(users: int, longest: float) -> float:
-    """The longest that the first lease of a user waits, seconds.
-
-    Args:
-        users: that have leases which wait, itself included.
-        longest: no lease lasts longer, seconds.
-    """
-    return max(PATIENCE, longest) + (users * (2 * LANE + 2) + 1) * longest
 
 
 class PolicyMachine:
@@ -98,9 +79,7 @@ class PolicyMachine:
         self._accounts: dict[str, Account] = {}
         self._waiting: dict[str, Account] = {}  # those whose queues are not empty
         self.holdings = Holdings(self.room)
-        self._elder: tuple[Lease, float] | None = None  # the lease (the gang) that was granted by its age, and when it began to hold
-        self._elder_next = False  # it holds as soon as others do no more
-        self._lane_opens = 0.0
+        self._lane = Lane(self.room)
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
         self.preemption = Preemption(self.room, self.holdings)
@@ -430,10 +409,7 @@ class PolicyMachine:
         account.end(self._clock, lease.rate)
         self._give_back((*lease.devices, *lease.destination), lease.shape)
         self.migrations.forget(number)
-        if self._elder and (self._elder[0] is lease or (self._elder[0].gang and self._elder[0].gang is lease.gang and not lease.gang.parts)):
-            elder, since = self._elder
-            self._lane_opens = since + LANE * elder.shape.gpus / max(self.room.count, 1) * (self._at - since)
-            self._elder = None
+        self._lane.released(lease, self._at)
 
     def has_room(self, number: int, devices: Sequence[int]) -> bool:
         """Whether a lease that is granted could move to these devices."""
@@ -508,7 +484,7 @@ class PolicyMachine:
         holding = self.holdings.of(lease.id)
         self._dequeue(lease)
         if holding and holding.elder:
-            self._elder = lease, holding.since
+            self._lane.granted(lease, holding.since)
         lease.until = None
         if lease.gang is None:
             self._give(lease, devices, out)
@@ -599,28 +575,19 @@ class PolicyMachine:
     # ---- holding ------------------------------------------------------------------------------------------------------
 
     def _choose_elder(self, out: list[Instruction]) -> None:
-        self._elder_next = False
-        if self._elder is not None or self.holdings.elder is not None or self._at < self._lane_opens:
-            return
-        oldest: Lease | None = None
-        for account in self._waiting.values():
-            if self._at - account.first_since < PATIENCE:
-                continue
-            lease = self.leases[account.queue[0][2]]
-            blocked = account.quota and account.gpus + lease.shape.gpus > account.quota
-            if not blocked and (oldest is None or (account.first_since, lease.entry[1]) < (oldest.account.first_since, oldest.entry[1])):
-                oldest = lease
+        self._lane.next = False
+        oldest = None if self.holdings.elder else self._lane.eldest(self._waiting.values(), self.leases, self._at)
         if oldest is None:
             return
         if holding := self.holdings.of(oldest.id):
             self.holdings.by_age(holding)
         elif self.holdings.full or not self._hold(oldest, out, elder=True):
-            self._elder_next = bool(self.room.to_hold(oldest.shape, ()))
+            self._lane.next = bool(self.room.to_hold(oldest.shape, ()))
 
     def _preempt(self, lease: Lease, out: list[Instruction]) -> bool:
         """Others give way to the first in the order, if they have promised to and that is enough."""
         shape, priority = lease.shape, lease.asked.priority
-        if self.holdings.full or self._elder_next or self._at < lease.asked.at + PREEMPT_AFTER or not self.preemption.any_below(priority):
+        if self.holdings.full or self._lane.next or self._at < lease.asked.at + PREEMPT_AFTER or not self.preemption.any_below(priority):
             return False
         choice = self.preemption.choose(shape, priority)
         if choice is None:
@@ -635,7 +602,7 @@ class PolicyMachine:
 
     def _may_hold(self, lease: Lease) -> bool:
         """Whether the first in the order has waited for long enough, and there is a place for it among those that hold."""
-        return not self.holdings.full and not self._elder_next and self._at - lease.asked.at >= HOLD_AFTER
+        return not self.holdings.full and not self._lane.next and self._at - lease.asked.at >= HOLD_AFTER
 
     def _hold(self, lease: Lease, out: list[Instruction], elder: bool) -> bool:
         holding = self.holdings.begin(lease.id, lease.shape, elder, self._at)

@@ -8,9 +8,10 @@ import pytest
 from server.policy.referee import Referee
 from server.policy.simulation import DAY, Job, Simulation
 
+from gpuvirt.server.policy.eldest import bound
 from gpuvirt.server.policy.events import COMPUTE, HostJoined, HostLeft, UserSet
 from gpuvirt.server.policy.holding import Holdings
-from gpuvirt.server.policy.machine import PolicyMachine, bound
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.shares import Account
 
 GIB = 1 << 30

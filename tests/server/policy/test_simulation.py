@@ -8,10 +8,12 @@ import pytest
 from server.policy.referee import Referee
 from server.policy.simulation import DAY, Job, Simulation, jain
 
+from gpuvirt.server.policy import eldest
 from gpuvirt.server.policy import machine as machine_module
+from gpuvirt.server.policy.eldest import bound
 from gpuvirt.server.policy.events import COMPUTE, Asked, Released, UserSet
 from gpuvirt.server.policy.instructions import Grant
-from gpuvirt.server.policy.machine import PolicyMachine, bound
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.room import Room, Shape
 from gpuvirt.server.policy.shares import Account
 
@@ -169,13 +171,13 @@ def test_nobody_starves(rival: str) -> None:
 @pytest.mark.parametrize("rival", ["priority", "new users"])
 def test_starvation_is_seen(rival: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliberate fault: age gives nobody anything."""
-    monkeypatch.setattr(machine_module, "PATIENCE", 1e12)
+    monkeypatch.setattr(eldest, "PATIENCE", 1e12)
     assert len(against(rival, 1).waits["old"]) == 1
 
 
 def test_backfill_for_ever_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliberate fault: nothing is held for who is the first in the order."""
-    monkeypatch.setattr(machine_module, "PATIENCE", 1e12)
+    monkeypatch.setattr(eldest, "PATIENCE", 1e12)
     monkeypatch.setattr(machine_module, "HOLD_AFTER", 1e12)
     assert len(against("small", 1).waits["old"]) == 1
 
