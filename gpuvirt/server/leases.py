@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -27,12 +26,13 @@ from gpuvirt.server.policy.events import Event
 from gpuvirt.server.policy.hosts import Hosts
 from gpuvirt.server.policy.instructions import Elsewhere, Grant, Instruction, Preempt, Refuse, TimedOut
 from gpuvirt.server.policy.rights import Rights
+from gpuvirt.server.recent import Recent
 from gpuvirt.sizes import format_size
 
 LINGER = 10.0  # seconds that a launch keeps its GPUs between one of its processes and the next
 EXPIRY_LEAST = 5  # seconds that a named lease lasts without being renewed, whatever the grace period is
 ARRIVAL_LIMIT = 900.0  # seconds that a lease of another host has to come here
-ENDED_LAUNCHES = 4096  # how many are remembered, and how many named leases that were refused
+REMEMBERED = 4096  # launches that have ended; named leases that were refused, that have gone elsewhere
 
 
 class Policy(Protocol):
@@ -85,10 +85,10 @@ class Leases:
         self._named: dict[bytes, Lease] = {}
         self._launches: dict[tuple[bytes, bytes], Lease] = {}
         self._processes: dict[tuple[bytes, bytes], Lease] = {}  # of programs that were sent here
-        self._sent: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that are elsewhere, by id and token
-        self._following: OrderedDict[tuple[bytes, bytes], float] = OrderedDict()  # named leases that have gone from here, until their keepers ask
-        self._ended_launches: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
-        self._refused: OrderedDict[tuple[bytes, bytes], str] = OrderedDict()  # named leases that had waited, by id and token
+        self._sent = Recent[tuple[bytes, bytes], str](REMEMBERED)  # named leases that are elsewhere, by id and token
+        self._following = Recent[tuple[bytes, bytes], float](REMEMBERED)  # named leases that have gone from here, until their keepers ask
+        self._ended_launches = Recent[tuple[bytes, bytes], None](REMEMBERED)
+        self._refused = Recent[tuple[bytes, bytes], str](REMEMBERED)  # named leases that had waited, by id and token
         self._members: dict[int, Membership] = {}
         self._moving: dict[int, Membership] = {}  # what sessions that are about to move will have
         self._rights: dict[str, Rights] = {}  # what the policy was told of its users
@@ -351,8 +351,6 @@ class Leases:
         if launch == NO_LAUNCH:
             return
         self._ended_launches[launch, owner] = None
-        if len(self._ended_launches) > ENDED_LAUNCHES:
-            self._ended_launches.popitem(last=False)
         lease = self._launches.get((owner, launch))
         if lease is not None and not lease.sessions:
             self.end(lease, now)
@@ -436,8 +434,6 @@ class Leases:
         lease.sessions.clear()
         if lease.named:
             self._following[lease.id, lease.owner] = now
-            if len(self._following) > ENDED_LAUNCHES:
-                self._following.popitem(last=False)
         self._send_on(lease, url)
         self.carry_out(self._policy.handle(events.Released(now, lease.number)))
 
@@ -504,8 +500,6 @@ class Leases:
         """Whoever asks for a named lease that was refused is told why."""
         if lease.named:
             self._refused[lease.id, lease.owner] = lease.refused
-            if len(self._refused) > ENDED_LAUNCHES:
-                self._refused.popitem(last=False)
 
     def _know(self, asked: Asked, now: float) -> str:
         """The policy's name of who asks; the policy knows its rights."""
@@ -574,8 +568,6 @@ class Leases:
         lease.elsewhere = url
         if lease.named:
             self._sent[lease.id, lease.owner] = url
-            if len(self._sent) > ENDED_LAUNCHES:
-                self._sent.popitem(last=False)
         self._forget(lease)
 
     def _fits(self, lease: Lease, asked: Asked) -> None:

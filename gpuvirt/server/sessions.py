@@ -7,7 +7,7 @@ import logging
 import secrets
 import socket
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from gpuvirt.server.parking import Parkable, Parking
 from gpuvirt.server.policy.instructions import Instruction
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
+from gpuvirt.server.recent import Recent
 from gpuvirt.server.refusals import Moved, Refused, refused
 from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
 from gpuvirt.server.session import MAIN, Session, asked, holder
@@ -84,7 +85,7 @@ class Sessions:
         pool: makes the policy of a host in a pool of many, from the books of its own devices.
         departed: the file of the sessions that have gone from there to others.
         """
-        self._told: OrderedDict[int, Session] = OrderedDict()  # that have ended for a reason that their clients are told when they ask
+        self._told = Recent[int, Session](TOLD_MOST)  # that have ended for a reason that their clients are told when they ask
         self.departures = DepartedSessions(departed)
         self.arriving: set[int] = set()  # sessions that come from another server, and do not work here yet
         inventory = engine.inventory
@@ -546,8 +547,6 @@ class Sessions:
         self._leave(session.id, session.membership)
         if session.worker.told:
             self._told[session.id] = session
-            if len(self._told) > TOLD_MOST:
-                self._told.popitem(last=False)
         clean = session.worker.run_ending is RunEnding.GOODBYE
         (log.info if clean else log.warning)("%s ended: %s", session.label, session.worker.ending)
 

@@ -10,12 +10,12 @@ import asyncio
 import json
 import logging
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.recent import Recent
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -56,7 +56,7 @@ class DepartedSessions:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._all: OrderedDict[int, Departed] = OrderedDict()
+        self._all = Recent[int, Departed](MOST)
         for one in self._read():
             self._all[one.id] = one
 
@@ -65,9 +65,6 @@ class DepartedSessions:
 
     def add(self, one: Departed) -> None:
         self._all[one.id] = one
-        self._all.move_to_end(one.id)
-        if len(self._all) > MOST:
-            self._all.popitem(last=False)
         self._write()
 
     def tell(self, one: Departed) -> None:
