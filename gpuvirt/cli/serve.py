@@ -110,7 +110,10 @@ def duration(text: str) -> int:
 @click.option("--link", "links", type=links_offered, default=",".join(NAMES), show_default=True, metavar="LINKS", help="Links that clients may use.")
 @click.option("--plain", is_flag=True, help="Let clients that ask for --link 'tcp(plain)' have links that are not sealed.")
 @click.option(
-    "--metrics", type=address, metavar="HOST:PORT", help="Serve figures for Prometheus at this address, without a token.  [default: nowhere]"
+    "--metrics",
+    type=address,
+    metavar="HOST:PORT",
+    help="Serve figures for Prometheus at this address (/metrics, of a whole pool /metrics/pool), without a token.  [default: nowhere]",
 )
 @click.option("--head", is_flag=True, help="Begin a pool of many hosts: this one decides who gets which GPUs of all that join it.")
 @click.option("--join", type=pool_address, metavar="POOL", help="Be one more host of a pool: tcp://HOST:PORT of any host that is in it already.")

@@ -70,7 +70,22 @@ def merge_report(answers: list[Answer]) -> Answer:
     return {**answers[0], "users": [users[name] for name in sorted(users)]}
 
 
-MERGES: dict[str, Callable[[list[Answer]], Answer]] = {"devices": merge_devices, "ps": merge_ps, "top": merge_top, "report": merge_report}
+def merge_metrics(answers: list[Answer]) -> Answer:
+    """Of ``metrics``: of each family all values, which say whose they are."""
+    families: dict[str, dict[str, Any]] = {}
+    for family in (family for answer in answers for family in answer["families"]):
+        known = families.setdefault(family["name"], {**family, "values": []})
+        known["values"] += family["values"]
+    return {**answers[0], "families": [*families.values()]}
+
+
+MERGES: dict[str, Callable[[list[Answer]], Answer]] = {
+    "devices": merge_devices,
+    "ps": merge_ps,
+    "top": merge_top,
+    "report": merge_report,
+    "metrics": merge_metrics,
+}
 OF_A_SESSION = ("move", "park")
 
 

@@ -177,7 +177,9 @@ class Daemon:
             **seeing_requests(observer, keeper, HostFabric(partial(fabric_inventory.inspect, boxed=box.boxed))),
             **lease_requests(sessions, observer.facts),
         }
-        control = ControlServer(tokens, pooled.requests(requests) if pooled else requests)
+        if pooled:
+            requests = pooled.requests(requests)
+        control = ControlServer(tokens, requests)
         undo.push_async_callback(control.close)
         self.control_port = control.start(tcp.getsockname()[0], self.port + 1 if self.port < 65535 else 0, limit)
 
@@ -200,7 +202,7 @@ class Daemon:
             from gpuvirt.server.observe.metrics_server import MetricsServer
 
             self.metrics_port = scraped.getsockname()[1]
-            metrics = MetricsServer(observer)
+            metrics = MetricsServer(observer, lambda: requests["metrics"]({"from": tokens.find(tokens.default().id)}))
             undo.push_async_callback(metrics.close)
             await metrics.start(scraped, limit)
         await workers.wait_ready()

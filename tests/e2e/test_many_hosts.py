@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from e2e.harness import GPUVIRT, HERE, Server, assert_right, clean_environment, run_program, running, start_server
+from prometheus_client.parser import text_string_to_metric_families
 
 from gpuvirt.client.connect import ask
 from gpuvirt.transport.pool import check_pool, parse_pool
@@ -91,7 +93,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """One GPU at the head, two and two at others."""
     pool = Pool(tmp_path_factory.mktemp("three"))
     for name, gpus in (("alder", 1), ("birch", 2), ("cedar", 2)):
-        pool.start(name, gpus)
+        pool.start(name, gpus, "--metrics", "127.0.0.1:0")
     wait_until(lambda: pool.are_there("alder", "alder", "birch", "cedar"))
     yield pool
     pool.stop()
@@ -117,6 +119,25 @@ def test_any_host_answers_for_all(three: Pool, build: Callable[..., Path], tmp_p
         assert f"{seen[0][0]}:0,1 × 1" in shown and "pool of 3 hosts" in three.gpuvirt("birch", "top", "--once").stdout
         (tmp_path / "end").touch()
         assert one.communicate(timeout=SOON)[0] == "right\n"
+
+
+def test_any_host_has_the_metrics_of_all(three: Pool, tmp_path: Path) -> None:
+    """Each by its name; a host's own page has its own numbers only."""
+
+    def scraped(at: str, page: str) -> list[Any]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{three.hosts[at].info['metrics_port']}{page}", timeout=SOON) as answer:
+            return [sample for family in text_string_to_metric_families(answer.read().decode()) for sample in family.samples]
+
+    with three.running("alder", [*STAYS, tmp_path / "end"], "--gpus", "2"):
+        (where,) = three.placed("alder")
+        for at in three.hosts:
+            of_all, own = scraped(at, "/metrics/pool"), scraped(at, "/metrics")
+            attached = {s.labels["server"]: s.value for s in of_all if s.name == "gpuvirt_sessions" and s.labels["state"] == "attached"}
+            assert attached == {name: float(name == where) for name in three.hosts}
+            assert {s.labels["server"]: s.value for s in of_all if s.name == "gpuvirt_host_up"} == dict.fromkeys(three.hosts, 1.0)
+            assert sum(s.name == "gpuvirt_device_sessions" for s in of_all) == 5
+            mine = {s.value for s in own if s.name == "gpuvirt_sessions" and s.labels["state"] == "attached"}
+            assert mine == {float(at == where)}
 
 
 def test_who_asks_for_too_much_is_told_what_there_is(three: Pool) -> None:

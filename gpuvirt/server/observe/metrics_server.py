@@ -1,4 +1,5 @@
-"""Answers Prometheus. Whoever reaches the port may ask, so nothing that a stranger does may cost the daemon much.
+"""Answers Prometheus: /metrics is of this server, /metrics/pool of all hosts of its pool. Whoever reaches the port may ask, so nothing that a
+stranger does may cost the daemon, or the pool, much.
 
 The port is another of the server's front doors (native/server/acceptor.h): a thread accepts, gives each address a share of the places and a rate,
 closes what is too slow, and connects to a unix socket here when the client has said something. One request a connection, and one collection for
@@ -13,12 +14,14 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from gpuvirt import __version__
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.acceptor import Acceptor, limits
 from gpuvirt.server.descriptors import for_strangers
-from gpuvirt.server.observe.metrics import CONTENT_TYPE, metrics_text
+from gpuvirt.server.observe.metrics import CONTENT_TYPE, families, metrics_text, pool_text
 from gpuvirt.server.observe.observer import Observer
 from gpuvirt.server.rate_limited_log import RateLimitedLog
 from gpuvirt.server.server_library import AcceptorConfig
@@ -35,14 +38,17 @@ FRESH = 1.0  # seconds for which an answer is good enough
 
 
 class MetricsServer:
-    """Serves ``GET /metrics`` from `start` until `close`."""
+    """Serves ``GET /metrics`` and ``GET /metrics/pool`` from `start` until `close`.
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    Args:
+        pool: answers for the whole pool, as `pool_text` takes it.
+    """
+
+    def __init__(self, observer: Observer, pool: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._observer, self._pool = observer, pool
+        self._pages = {b"/metrics": _Page(self._own), b"/metrics/pool": _Page(self._of_pool)}
         self._strangers = RateLimitedLog(log)
         self._undo = contextlib.AsyncExitStack()
-        self._lock = asyncio.Lock()
-        self._text, self._at = b"", -FRESH
 
     async def start(self, listening: socket.socket, limit: int) -> None:
         """Listens.
@@ -94,15 +100,30 @@ class MetricsServer:
             return _response("400 Bad Request", b"this is no request\n")
         if words[0] not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"only GET\n")
-        if words[1].split(b"?")[0] != b"/metrics":
-            return _response("404 Not Found", b"the metrics are at /metrics\n")
-        text = await self._fresh()
-        return _response("200 OK", text, words[0] == b"HEAD")
+        page = self._pages.get(words[1].split(b"?")[0])
+        if page is None:
+            return _response("404 Not Found", b"the metrics are at /metrics, those of the whole pool at /metrics/pool\n")
+        return _response("200 OK", await page.text(), words[0] == b"HEAD")
 
-    async def _fresh(self) -> bytes:
+    async def _own(self) -> bytes:
+        return metrics_text(families(await self._observer.facts(), self._observer.accounts))
+
+    async def _of_pool(self) -> bytes:
+        return pool_text(await self._pool())
+
+
+class _Page:
+    """A text that is made anew when it is asked for and older than `FRESH`."""
+
+    def __init__(self, make: Callable[[], Awaitable[bytes]]) -> None:
+        self._make = make
+        self._lock = asyncio.Lock()
+        self._text, self._at = b"", -FRESH
+
+    async def text(self) -> bytes:
         async with self._lock:  # who asks meanwhile gets the same
             if time.monotonic() - self._at >= FRESH:
-                self._text = metrics_text(await self._observer.facts(), self._observer.accounts)
+                self._text = await self._make()
                 self._at = time.monotonic()
             return self._text
 

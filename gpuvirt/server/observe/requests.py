@@ -24,7 +24,8 @@ MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 
 
 def seeing_requests(observer: Observer, keeper: Keeper | None, fabric: HostFabric) -> dict[str, Handler]:
-    """The handlers of ``devices`` (also: the server's RDMA devices), ``ps`` and ``top``, of which answers.py has the answers, and of ``report``.
+    """The handlers of ``devices`` (also: the server's RDMA devices), ``ps`` and ``top``, of which answers.py has the answers, of ``report``, and of
+    ``metrics``, which are an admin's.
 
     ``report`` (month: YYYY-MM, without one the present one; user: of this account only) answers with the record's sums of a month by account.
 
@@ -63,4 +64,12 @@ def seeing_requests(observer: Observer, keeper: Keeper | None, fabric: HostFabri
         found = await asyncio.to_thread(keeper.record.month, month, account)
         return {"month": month, "users": [{"user": name, **asdict(sums), "reserved": sums.reserved} for name, sums in found.items()]}
 
-    return {"report": report, "devices": devices, "ps": ps, "top": top}
+    async def metrics(message: dict[str, Any]) -> dict[str, Any]:
+        sender: TokenEntry = message["from"]
+        if not sender.admin:
+            raise GpuvirtError("only an admin's token may see the metrics of all users")
+        from gpuvirt.server.observe.metrics import metrics_answer
+
+        return metrics_answer(await observer.facts(), observer.accounts)
+
+    return {"report": report, "devices": devices, "ps": ps, "top": top, "metrics": metrics}

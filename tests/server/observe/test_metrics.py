@@ -9,16 +9,19 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from server.harness import FakeServer, environment, wait_until
 
+from gpuvirt.cluster.whole_pool import merge_metrics
 from gpuvirt.server.observe.accounts import Accounts, Holding
 from gpuvirt.server.observe.facts import ATTACHED, PARKED, QUEUED
-from gpuvirt.server.observe.metrics import metrics_text
+from gpuvirt.server.observe.metrics import families, metrics_answer, metrics_text, pool_text
 from gpuvirt.server.observe.metrics_server import REQUEST_MOST, TOTAL
+from gpuvirt.transport.packing import pack, unpack
 from gpuvirt.transport.token import parse_token
 
 from .test_facts import MIB, facts
@@ -49,7 +52,7 @@ def test_what_they_say() -> None:
     accounts.figures(
         1, "alice", "shm", 10, {"commands": 9, "launches": 3, "bytes_in": 5, "bytes_out": 6, "answers": 4, "rtt_ns": 10**9, "cut_ns": 5 * 10**8}
     )
-    samples = parsed(metrics_text(facts(), accounts).decode())
+    samples = parsed(metrics_text(families(facts(), accounts)).decode())
     assert value(samples, "device_memory_bytes", device="1", name="gpu") == 256 * MIB
     assert [value(samples, f"device_memory_{what}_bytes", device="0") for what in ("used", "given_back")] == [100 * MIB, 3 * MIB]
     assert [value(samples, "sessions", state=state) for state in ("attached", "parked", "waits_for_memory", "moves")] == [1, 1, 1, 1]
@@ -69,8 +72,21 @@ def test_what_they_say() -> None:
     assert value(samples, "session_launches_total", user="alice") == 3 and value(samples, "link_reconnections_total", transport="shm") == 2
 
 
-def scrape(server: FakeServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['metrics_port']}/metrics", timeout=100) as answer:
+def test_what_they_say_of_a_pool() -> None:
+    """Each value says of which host it is, a host that is silent is down, and the numbers of one host are what it says of itself."""
+    accounts = Accounts({"shm": 2})
+    accounts.figures(1, "alice", "shm", 10, {"launches": 3})
+    answers = [unpack(pack(metrics_answer(replace(facts(), server=name), accounts))) for name in ("one", "two")]
+    samples = parsed(pool_text({**merge_metrics(answers), "silent": ["three"]}).decode())
+    assert [value(samples, "host_up", server=name) for name in ("one", "two", "three")] == [1, 1, 0]
+    alone = parsed(metrics_text(families(replace(facts(), server="two"), accounts)).decode())
+    of_two = {(name, labels - {("server", "two")}): n for (name, labels), n in samples.items() if ("server", "two") in labels}
+    del of_two["gpuvirt_host_up", frozenset()]
+    assert of_two == {(name, labels - {("server", "two")}): n for (name, labels), n in alone.items()} and len(samples) == 2 * len(alone) + 3
+
+
+def scrape(server: FakeServer, page: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['metrics_port']}{page}", timeout=100) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return str(answer.read().decode())
 
