@@ -56,6 +56,11 @@ def show(name: str) -> None:
 @click.option("--weight", type=click.FloatRange(0.001, 1000), metavar="W", help="Its share over time where GPUs are short.  [default: 1]")
 @click.option("--gpus", type=click.IntRange(1, 65536), metavar="N", help="The most GPUs at a time; a shared one counts as one.  [default: no limit]")
 @click.option("--priority", type=click.IntRange(-100, 100), metavar="P", help="The highest priority that it may ask for.  [default: 0]")
+@click.option(
+    "--placement",
+    type=click.Choice(["pack", "spread"]),
+    help="Where its GPUs are: where most is taken, or the fewest work.  [default: pack with --compute, else spread]",
+)
 @click.option("--expires", type=seconds, metavar="TIME", help="How long it is valid: 30d, 12h, 90m.  [default: until it is revoked]")
 @POOL
 def create(name: str, admin: bool, expires: float | None, pool: str | None, **rights: Any) -> None:
@@ -103,11 +108,11 @@ def list_tokens(pool: str | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("id", "name", "user", "rights", "memory", "GPUs", "weight", "priority", "created", "expires")
+    table = Table("id", "name", "user", "rights", "memory", "GPUs", "weight", "priority", "placement", "created", "expires")
     for entry in found:
         memory = format_size(entry["memory"]) if entry.get("memory") else "all"
         rights = "use GPUs, manage tokens" if entry["admin"] else "use GPUs"
-        policy = str(entry.get("gpus") or "all"), f"{entry.get('weight', 1):g}", str(entry.get("priority", 0))
+        policy = str(entry.get("gpus") or "all"), f"{entry.get('weight', 1):g}", str(entry.get("priority", 0)), entry.get("placement", "")
         table.add_row(
             entry["id"][:8], entry["name"], entry.get("user", ""), rights, memory, *policy, _time(entry["created"]), _expiry(entry.get("expires", 0))
         )

@@ -108,7 +108,7 @@ class Member:
             case Asked():
                 return self._ask(event)
             case UserSet():
-                self._rights[event.user] = Rights(weight=event.weight, gpus=event.gpus, priority=event.priority, memory=event.memory)
+                self._rights[event.user] = Rights("", event.memory, event.weight, event.gpus, event.priority, event.placement)
                 if self._mirror is not None:
                     self._mirror.handle(event)
             case Restored():
@@ -289,7 +289,7 @@ class Member:
         for number, host in enumerate(hosts):
             self._mirror.handle(HostJoined(now, number, host.memory))
         for user, rights in self._rights.items():
-            self._mirror.handle(UserSet(now, user, rights.weight, rights.gpus, rights.priority, rights.memory))
+            self._mirror.handle(rights.event(now, user))
 
     def _place(self, place: Place) -> None:
         if place.epoch < self.epoch:

@@ -21,7 +21,7 @@ from gpuvirt.transport.packing import pack, unpack
 
 ALIVE_EVERY = 0.5  # seconds
 SILENCE = 3.0  # seconds; a host is known to be lost within 5
-VERSION = 3
+VERSION = 4
 
 
 class NotAMessage(GpuvirtError):

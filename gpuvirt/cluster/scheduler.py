@@ -44,7 +44,7 @@ from gpuvirt.cluster.messages import (
     lowest_limit,
 )
 from gpuvirt.server.policy import events, instructions
-from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Moved, Passed, Released, Restored, UserSet
+from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Moved, Passed, Released, Restored
 from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
@@ -314,7 +314,7 @@ class Scheduler:
     def _know(self, wanted: Wanted, now: float, out: Out) -> None:
         if self._rights.get(wanted.user) != wanted.rights:
             self._rights[wanted.user] = rights = wanted.rights
-            user = UserSet(now, wanted.user, rights.weight, rights.gpus, rights.priority, rights.memory)
+            user = rights.event(now, wanted.user)
             self._carry_out(self.machine.handle(user), now, out)
 
     def _remember(self, lease: _Lease) -> None:

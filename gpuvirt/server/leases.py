@@ -507,7 +507,7 @@ class Leases:
         user = f"user {rights.user}" if rights.user else asked.owner.hex()
         if self._rights.get(user) != rights:
             self._rights[user] = rights
-            self.carry_out(self._policy.handle(events.UserSet(now, user, rights.weight, rights.gpus, rights.priority, rights.memory)))
+            self.carry_out(self._policy.handle(rights.event(now, user)))
         return user
 
     def _impossible(self, asked: Asked, gpus: int, now: float) -> str | None:

@@ -33,7 +33,7 @@ class TokenEntry:
 
     Attributes:
         admin: may list, create and revoke tokens over the control channel.
-        memory, user, weight, gpus, priority: its `Rights`.
+        memory, user, weight, gpus, priority, placement: its `Rights`.
         expires: when it is worth nothing any more, seconds since the epoch, 0: never.
     """
 
@@ -48,6 +48,7 @@ class TokenEntry:
     gpus: int = 0
     priority: int = 0
     expires: float = 0.0
+    placement: str = ""
 
     @property
     def key(self) -> bytes:
@@ -57,7 +58,7 @@ class TokenEntry:
     @property
     def rights(self) -> Rights:
         """What it may have, device memory in whole units."""
-        found = Rights(self.user, self.memory, self.weight, self.gpus, self.priority)
+        found = Rights(self.user, self.memory, self.weight, self.gpus, self.priority, self.placement)
         return replace(found, memory=whole_units(found.memory))
 
     @property
@@ -212,8 +213,9 @@ class TokenStore:
             raise GpuvirtError(str(error)) from None
         if others and found != others[-1].rights:
             name = next(name for name in wanted if getattr(found, name) != getattr(others[-1].rights, name))
-            has = getattr(others[-1].rights, name)
-            raise GpuvirtError(f"{user!r} has the token {others[-1].name!r} with {name} {has:g}; leave --{name} out, or revoke that token before")
+            value = getattr(others[-1].rights, name)
+            has = f"{name} {value:g}" if name != "placement" else f"{name} {value}" if value else f"no {name}"
+            raise GpuvirtError(f"{user!r} has the token {others[-1].name!r} with {has}; leave --{name} out, or revoke that token before")
         return found
 
     def revoke(self, which: str) -> TokenEntry:

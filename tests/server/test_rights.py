@@ -71,6 +71,18 @@ def test_a_quota(server: FakeServer, shared: bool) -> None:
     all_over(server)
 
 
+@pytest.mark.parametrize(("placement", "reserves", "together"), [("pack", 0, True), ("spread", 250, False), ("", 0, False), ("", 250, True)])
+def test_a_placement(server: FakeServer, placement: str, reserves: int, together: bool) -> None:
+    """The second lease of a token is where the first one is, or where nobody is."""
+    token, _ = make(server, **({"placement": placement} if placement else {}))
+    ids = [secrets.token_bytes(hs.LEASE_SIZE) for _ in range(2)]
+    opened = [ask_as(server, token, "lease_open", lease=id, gpus=1, compute=reserves, holder=WHO)["devices"] for id in ids]
+    assert (opened[0] == opened[1]) is together
+    for id in ids:
+        ask_as(server, token, "lease_release", lease=id)
+    all_over(server)
+
+
 def test_a_weight(server: FakeServer) -> None:
     """Who has used as much as another and has the greater weight goes first, though it came later."""
     heavy, light = make(server, weight=100)[0], make(server)[0]

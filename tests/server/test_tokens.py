@@ -103,12 +103,13 @@ def test_an_expired_default_token_is_replaced(tmp_path: Path) -> None:
 
 def test_rights_are_kept(tmp_path: Path) -> None:
     begin = time.time()
-    token = TokenStore(tmp_path).create("a", user="ada", memory=5 << 20, weight=0.5, gpus=2, priority=-3, lifetime=3600)
+    token = TokenStore(tmp_path).create("a", user="ada", memory=5 << 20, weight=0.5, gpus=2, priority=-3, placement="pack", lifetime=3600)
     entry = TokenStore(tmp_path).find(token.id)
-    assert entry is not None and entry.rights == Rights("ada", 4 << 20, 0.5, 2, -3) and not entry.expired
+    assert entry is not None and entry.rights == Rights("ada", 4 << 20, 0.5, 2, -3, "pack") and not entry.expired
     assert begin + 3599 < entry.expires < time.time() + 3601
     assert entry.public() == {name: getattr(entry, name) for name in ("id", "name", "admin", "created", "user", "memory", "weight", "gpus")} | {
         "priority": -3,
+        "placement": "pack",
         "expires": entry.expires,
     }
 
@@ -122,6 +123,10 @@ def test_tokens_of_one_user_have_the_same_rights(tmp_path: Path) -> None:
     for name, wrong in (("gpus", 1), ("weight", 1.0), ("priority", 1), ("memory", 7)):
         with pytest.raises(GpuvirtError, match=rf"'ada' has the token .* with {name} \d; leave --{name} out"):
             store.create("other", user="ada", **{name: wrong})
+    with pytest.raises(GpuvirtError, match=r"'ada' has the token .* with no placement; leave --placement out"):
+        store.create("other", user="ada", placement="pack")
+    with pytest.raises(GpuvirtError, match="placement is pack or spread"):
+        store.create("other", placement="anywhere")
     entry = store.find(store.create("nobody's").id)
     assert entry is not None and entry.rights == Rights()
 

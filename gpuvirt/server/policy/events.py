@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 COMPUTE = 1000  # parts of one GPU's compute
 PRIORITIES = 100  # the highest priority; the lowest is its negative
+PACK, SPREAD = "pack", "spread"  # leases go where most is taken, or where the fewest leases are
+PLACEMENTS = ("", PACK, SPREAD)  # "": those that reserve compute are packed, others spread
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,7 @@ class UserSet:
         gpus: the quota, the most GPUs that its leases may have at a time, 0: no limit. A part of a GPU counts as one.
         priority: the highest priority that it may ask for.
         memory: the most that it may have on each GPU, bytes, 0: no limit.
+        placement: one of `PLACEMENTS`, for what it asks for from now on.
     """
 
     at: float
@@ -25,6 +28,7 @@ class UserSet:
     gpus: int = 0
     priority: int = 0
     memory: int = 0
+    placement: str = ""
 
 
 @dataclass(frozen=True)

@@ -272,8 +272,8 @@ class Hosts:
         """Devices of one host with room for a lease, the best first: as many as it wants (`most` if given). Where no host has so many, none; with
         `host`, or where there is but one, those that it has.
 
-        A lease that reserves compute is packed: of the hosts that have enough devices it gets the one with the fewest, which keeps many of one host
-        for those who want many. Any other goes to the host with the fewest leases. A gang that has room on one host is on that; else on as few as
+        A lease that is packed (`Shape.packed`) gets, of the hosts that have enough devices, the one with the fewest, which keeps many of one host for
+        those who want many. Any other goes to the host with the fewest leases. A gang that has room on one host is on that; else on as few as
         possible.
 
         Args:
@@ -313,7 +313,7 @@ class Hosts:
         able = fitting >= shape.gpus
         if not able.any():
             return None
-        return counts.best(able, fitting - counts.load / (1 + counts.load) if shape.compute else counts.load)
+        return counts.best(able, fitting - counts.load / (1 + counts.load) if shape.packed else counts.load)
 
     def most_free(self, shape: Shape) -> int:
         """The most devices with room for the lease that one host has, for a gang those of all hosts; at most as many as it wants."""

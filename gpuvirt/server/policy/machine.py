@@ -28,6 +28,7 @@ from gpuvirt.server.policy import reasons, story
 from gpuvirt.server.policy.eldest import Lane
 from gpuvirt.server.policy.events import (
     COMPUTE,
+    PLACEMENTS,
     PRIORITIES,
     Asked,
     Event,
@@ -233,11 +234,11 @@ class PolicyMachine:
         return self._accounts.setdefault(user, Account(user))
 
     def _set_user(self, event: UserSet, out: list[Instruction]) -> None:
-        if event.weight <= 0 or min(event.gpus, event.memory) < 0:
-            raise ValueError("a user's weight is greater than 0, its limits are not negative")
+        if event.weight <= 0 or min(event.gpus, event.memory) < 0 or event.placement not in PLACEMENTS:
+            raise ValueError("a user's weight is greater than 0, its limits are not negative, its placement is pack, spread or nothing")
         account = self._account(event.user)
         account.weight, account.quota, account.priority, account.memory = event.weight, event.gpus, event.priority, event.memory
-        account.revoked = False
+        account.placement, account.revoked = event.placement, False
         for _, _, number in list(account.queue):
             lease = self.leases[number]
             never = self._never(lease)
@@ -276,8 +277,9 @@ class PolicyMachine:
             return
         self._serve(out, all_of_it=any(isinstance(one, TimedOut) for one in out))  # whoever has waited long enough holds first
         self._arrivals += 1
-        shape = Shape(event.gpus, event.memory, event.compute)
-        lease = Lease(event.lease, self._account(event.user), shape, event, (-event.priority, self._arrivals, event.lease))
+        account = self._account(event.user)
+        shape = Shape(event.gpus, event.memory, event.compute, placement=account.placement)
+        lease = Lease(event.lease, account, shape, event, (-event.priority, self._arrivals, event.lease))
         if event.gang:
             self._ask_in_gang(lease, out)
         else:
@@ -366,7 +368,7 @@ class PolicyMachine:
             del self.gangs[lease.gang.user, lease.gang.number]
 
     def _restore(self, event: Restored, out: list[Instruction]) -> None:
-        shape = Shape(len(event.devices), event.memory, event.compute)
+        shape = Shape(len(event.devices), event.memory, event.compute, placement=self._account(event.user).placement)
         if event.lease in self.leases or not self.room.together(event.devices) or not all(self.room.fits(d, shape) for d in event.devices):
             out.append(Refuse(event.lease, "what it had is not there any more"))
             return

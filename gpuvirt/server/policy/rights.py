@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuvirt.server.policy.events import PRIORITIES
+from gpuvirt.server.policy.events import PLACEMENTS, PRIORITIES, UserSet
 
 WEIGHTS = 0.001, 1000.0
 GPUS_MOST = 1 << 16
@@ -15,7 +15,7 @@ class Rights:
     """Attributes:
         user: all tokens of one user are one in the policy: they have their share and their quota together. "": the token is a user of its own.
         memory: the most that a session may have on each GPU, bytes, 0: no limit of its own.
-        weight, gpus, priority: as in `events.UserSet`.
+        weight, gpus, priority, placement: as in `events.UserSet`.
 
     Raises:
         ValueError: one of them is out of its range; the text is for the user.
@@ -26,6 +26,7 @@ class Rights:
     weight: float = 1.0
     gpus: int = 0
     priority: int = 0
+    placement: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or len(self.user) > 64 or not self.user.isprintable():
@@ -38,3 +39,9 @@ class Rights:
             raise ValueError(f"a token's GPUs are a number up to {GPUS_MOST}")
         if type(self.priority) is not int or not -PRIORITIES <= self.priority <= PRIORITIES:
             raise ValueError(f"a token's priority is a number from -{PRIORITIES} to {PRIORITIES}")
+        if self.placement not in PLACEMENTS:
+            raise ValueError("a token's placement is pack or spread")
+
+    def event(self, at: float, user: str) -> UserSet:
+        """What the policy is told of a user who has these."""
+        return UserSet(at, user, self.weight, self.gpus, self.priority, self.memory, self.placement)

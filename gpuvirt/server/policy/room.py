@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuvirt.server.policy.events import COMPUTE
+from gpuvirt.server.policy.events import COMPUTE, PACK
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,19 @@ class Shape:
 
     Attributes:
         part: how many of them are on one host together, for each lease of a gang; 0: all.
+        placement: one of `events.PLACEMENTS`.
     """
 
     gpus: int
     memory: int = 0
     compute: int = 0
     part: int = 0
+    placement: str = ""
+
+    @property
+    def packed(self) -> bool:
+        """Whether it goes where most is taken already. Who reserves compute has the same of it anywhere; who does not shares it with others there."""
+        return self.placement == PACK or (not self.placement and self.compute > 0)
 
     @property
     def together(self) -> int:
@@ -93,8 +100,8 @@ class Room:
     def find(self, shape: Shape, most: int | None = None) -> list[int]:
         """Devices with room for a lease, the best first: as many as it wants (`most` if given), or fewer when there are no more.
 
-        A lease that reserves compute has the same anywhere: it is packed where the least is left, which keeps whole devices for those who want them.
-        Any other goes where the fewest leases are; of equals it gets the one with the least free.
+        A lease that is packed goes where the least is left, which keeps whole devices for those who want them; any other where the fewest leases
+        are. Of equals it gets the one with the least free.
         """
         wanted, found = shape.gpus if most is None else most, list[int]()
         room = (max(shape.memory, 1), -1)
@@ -107,11 +114,13 @@ class Room:
         return found
 
     def _levels_for(self, shape: Shape) -> Iterator[tuple[int, int]]:
-        if shape.compute:
+        if not shape.packed:
+            yield from (key for key in self._spread if key[1] >= max(shape.compute, 1))
+        elif shape.compute:
             for compute, leases in self._packed[bisect_left(self._packed, (shape.compute, 0)) :]:
                 yield leases, compute
         else:
-            yield from (key for key in self._spread if key[1])
+            yield from (key for key in reversed(self._spread) if key[1])
 
     def emptiest(self, shape: Shape) -> list[int]:
         """As many devices as the lease wants that are large enough for it, those with the fewest leases first; fewer when too many are held."""

@@ -52,7 +52,7 @@ class Account:
     """One user.
 
     Attributes:
-        weight, quota, priority, memory: as in `events.UserSet` (there the quota is called gpus).
+        weight, quota, priority, memory, placement: as in `events.UserSet` (there the quota is called gpus).
         revoked: it gets nothing.
         gpus: that its leases have.
         rate: GPUs whose use counts now.
@@ -65,6 +65,7 @@ class Account:
     quota: int = 0
     priority: int = 0
     memory: int = 0
+    placement: str = ""
     revoked: bool = False
     gpus: int = 0
     rate: float = 0.0

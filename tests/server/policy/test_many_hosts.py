@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from server.policy.referee import Referee
 from server.policy.simulation import DAY, Job, Simulation
 
 from gpuvirt.server.policy.eldest import bound
-from gpuvirt.server.policy.events import COMPUTE, HostJoined, HostLeft, UserSet
+from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, HostLeft, UserSet
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.shares import Account
@@ -162,3 +163,24 @@ def test_unfair_shares_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     labs = Labs(WEIGHTS, 200, 3)
     labs.run(WARM + 3 * DAY)
     assert labs.unfairness() > 0.1
+
+
+@pytest.mark.parametrize("compute", [0, 100])
+@pytest.mark.parametrize("memory", [0, GIB // 8])
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_a_user_has_its_leases_where_it_wishes(hosts: int, memory: int, compute: int) -> None:
+    """Packed they are on one GPU as long as it has room, spread on all, whatever they reserve; the other user's wish changes nothing."""
+    where: dict[str, list[int]] = {"pack": [], "spread": []}
+    for user in where:
+        machine = PolicyMachine()
+        for host in range(1, hosts + 1):
+            machine.handle(HostJoined(0.0, host, (GIB,) * 4))
+        for placement in where:
+            machine.handle(UserSet(0.0, placement, placement=placement))
+        for lease in range(1, 4 * hosts + 1):
+            machine.handle(Asked(1.0, lease, user, 1, memory, compute))
+            where[user] += machine.leases[lease].devices
+    assert sorted(where["spread"]) == [*range(4 * hosts)]
+    each = min(8 if memory else 4 * hosts, 10 if compute else 4 * hosts)
+    packed = Counter(where["pack"])
+    assert len(packed) == -(-4 * hosts // each) and {device // 4 for device in packed} == {where["pack"][0] // 4}
