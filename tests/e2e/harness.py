@@ -148,6 +148,7 @@ def kill_worker(server: Server, program: str | Path, mode: str, link: str) -> st
 
 def kill_client(server: Server, program: str | Path, mode: str, link: str) -> None:
     """Kills a program at work: its worker is gone, long before the grace period is over, and its memory is free."""
+    assert wait_until(lambda: server.sessions() == [])
     before = server.memory_used()
     with running(server, [program, mode], "--link", link) as launcher:
         (session,) = server.sessions()

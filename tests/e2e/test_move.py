@@ -57,6 +57,7 @@ def moves(server: Server, program: list[str | Path], link: str, least: int, begi
     reference = run_program(server, program, "--link", link)
     assert reference.returncode == 0, reference.stderr
     begin.unlink()
+    assert wait_until(lambda: server.sessions() == [])
     before, count = server.memory_used(), 0
     with running(server, program, "--link", link) as process:
         (session,) = server.sessions()

@@ -323,12 +323,12 @@ class Hosts:
             return min(shape.gpus, int((self._counts.fitting(shape) // shape.part).sum()) * shape.part)
         return min(shape.gpus, int(self._counts.fitting(shape).max()))
 
-    def parts(self, shape: Shape) -> dict[int, int]:
-        """How many leases of a gang there is room for, by host, where there is for one; in a pool of one host none are told."""
+    def fitting(self, shape: Shape) -> dict[int, int]:
+        """How many devices have room for it, by host, where any has."""
         if self._counts is None:
-            return {}
-        parts = self._counts.fitting(shape) // shape.part
-        found = ((self._rows[int(row)].number, int(parts[row])) for row in parts.nonzero()[0])
+            return {number: len(host.room.find(shape, len(host.devices))) for number, host in self._hosts.items() if not host.cordoned}
+        counts = self._counts.fitting(shape)
+        found = ((self._rows[int(row)].number, int(counts[row])) for row in counts.nonzero()[0])
         return {host: count for host, count in found if host is not None}
 
     def to_hold(self, shape: Shape, but: Collection[int]) -> dict[int, int]:

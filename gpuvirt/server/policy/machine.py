@@ -50,7 +50,7 @@ from gpuvirt.server.policy.hosts import ONE, Hosts
 from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.migrations import Migrations
-from gpuvirt.server.policy.preemption import PREEMPT_AFTER, Preemption
+from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN, Preemption
 from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
@@ -84,6 +84,7 @@ class PolicyMachine:
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
         self.preemption = Preemption(self.room, self.holdings)
+        self._in_vain = (0, 0, 0.0)  # for which lease, of what priority, and when others could not make enough room by giving way
         self.gangs: dict[tuple[str, int], Gang] = {}
         self.migrations = Migrations(self.room, self.leases, self._give_back)
         self._arrivals = 0
@@ -131,6 +132,8 @@ class PolicyMachine:
                 self.migrations.begin(event, out)
             case Migrated():
                 self.migrations.end(event)
+                if (lease := self.leases.get(event.lease)) is not None and lease.devices:
+                    self.preemption.add(lease)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
@@ -404,7 +407,7 @@ class PolicyMachine:
             return
         del self.leases[number]
         self._out_of_gang(lease)
-        self.preemption.forget(number)
+        self.preemption.forget(lease)
         account = lease.account
         account.leases.discard(number)
         account.gpus -= lease.shape.gpus
@@ -591,8 +594,12 @@ class PolicyMachine:
         shape, priority = lease.shape, lease.asked.priority
         if self.holdings.full or self._lane.next or self._at < lease.asked.at + PREEMPT_AFTER or not self.preemption.any_below(priority):
             return False
+        if (lease.id, priority) == self._in_vain[:2] and self._at < self._in_vain[2] + PREEMPT_AGAIN:
+            return False
         choice = self.preemption.choose(shape, priority)
         if choice is None:
+            self._in_vain = lease.id, priority, self._at
+            heapq.heappush(self._looks, self._at + PREEMPT_AGAIN)
             return False
         self.holdings.begin_on(lease.id, shape, choice.devices, self._at)
         out += _holds(lease, set(choice.devices), "others give way to it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.room import Shape
 
 PREEMPT_AFTER = 5.0  # s; what ends by itself in so short a time needs nobody to give way
+PREEMPT_AGAIN = 1.0  # s between two looks that come to nothing, which may cost more than a decision
+LOOK = 16  # hosts that are compared
 NOTHING = 0, 0  # bytes and parts of compute that giving way makes free of a device
 
 
@@ -22,60 +25,103 @@ class Choice:
     leases: tuple[Lease, ...]
 
 
+class _Promised:
+    """The preemptible leases of one host that have one priority. gpus: theirs together."""
+
+    def __init__(self) -> None:
+        self.leases: dict[int, Lease] = {}
+        self.gpus = 0
+
+
 class Preemption:
-    """The preemptible leases of a pool that have devices."""
+    """The preemptible leases of a pool that have devices, by host and priority: so a look costs a step for each host, and for few hosts more."""
 
     def __init__(self, room: Hosts, holdings: Holdings) -> None:
         self._room, self._holdings = room, holdings
-        self._leases: dict[int, Lease] = {}
+        self._hosts: dict[int, dict[int, _Promised]] = {}
+        self._where: dict[int, int] = {}  # the host of each lease
+        self._priorities: Counter[int] = Counter()
 
     def add(self, lease: Lease) -> None:
-        """A lease has its devices."""
-        if lease.asked.preemptible:
-            self._leases[lease.id] = lease
+        """A lease has its devices, or others than it had."""
+        self.forget(lease)
+        host = self._room.host(lease.devices[0])
+        if not self.has_promised(lease) or host is None:
+            return
+        promised = self._hosts.setdefault(host, {}).setdefault(lease.asked.priority, _Promised())
+        promised.leases[lease.id] = lease
+        promised.gpus += lease.shape.gpus
+        self._where[lease.id] = host
+        self._priorities[lease.asked.priority] += 1
 
-    def forget(self, number: int) -> None:
+    def has_promised(self, lease: Lease) -> bool:
+        return lease.asked.preemptible
+
+    def forget(self, lease: Lease) -> None:
         """A lease is over."""
-        self._leases.pop(number, None)
+        host = self._where.pop(lease.id, None)
+        if host is None:
+            return
+        priority = lease.asked.priority
+        promised = self._hosts[host][priority]
+        del promised.leases[lease.id]
+        promised.gpus -= lease.shape.gpus
+        if not promised.leases:
+            del self._hosts[host][priority]
+        if not self._hosts[host]:
+            del self._hosts[host]
+        self._priorities -= Counter((priority,))
 
     def any_below(self, priority: int) -> bool:
-        return any(lease.asked.priority < priority for lease in self._leases.values())
+        return any(other < priority for other in self._priorities)
 
     def choose(self, shape: Shape, priority: int) -> Choice | None:
-        """The host where the fewest leases of a lower priority have to give way, with the fewest GPUs; for a gang that none can have, several hosts.
-        None: nowhere is that enough."""
+        """Of the `LOOK` hosts where the fewest devices are missing, that where the fewest leases of a lower priority have to give way, with the
+        fewest GPUs; for a gang that none can have, several hosts. None: nowhere is that enough."""
+        fitting = self._room.fitting(shape)
         below = self._below(priority)
-        choices = [choice for host, leases in below.items() if (choice := self._at(host, leases, shape)) is not None]
+        able = [host for host, promised in below.items() if fitting.get(host, 0) + sum(one.gpus for one in promised) >= shape.gpus]
+        choices = list[Choice]()
+        for host in sorted(able, key=lambda host: -fitting.get(host, 0)):
+            choice = self._at(host, _leases(below[host]), shape)
+            if choice is not None:
+                choices.append(choice)
+            if len(choices) == LOOK:
+                break
         best = min(choices, key=lambda choice: (len(choice.leases), sum(lease.shape.gpus for lease in choice.leases)), default=None)
-        return best or (self._on_several(below, shape) if shape.part else None)
+        return best or (self._on_several(fitting, below, shape) if shape.part else None)
 
-    def _below(self, priority: int) -> dict[int, list[Lease]]:
+    def _below(self, priority: int) -> dict[int, list[_Promised]]:
         """By host, those that may have to give way to this priority."""
-        below: dict[int, list[Lease]] = {}
-        for lease in self._leases.values():
-            host = self._room.host(lease.devices[0])
-            if lease.asked.priority < priority and host is not None and not self._room.cordoned(host) and self._holdings.on(host) is None:
-                below.setdefault(host, []).append(lease)
+        below: dict[int, list[_Promised]] = {}
+        for host, priorities in self._hosts.items():
+            found = [promised for other, promised in priorities.items() if other < priority]
+            if found and not self._room.cordoned(host) and self._holdings.on(host) is None:
+                below[host] = found
         return below
 
-    def _on_several(self, below: dict[int, list[Lease]], shape: Shape) -> Choice | None:
+    def _on_several(self, fitting: dict[int, int], below: dict[int, list[_Promised]], shape: Shape) -> Choice | None:
         """For a gang: what is free costs nobody anything; then those hosts where the fewest give way for each part of it."""
         left = shape.gpus // shape.part
-        free = {host: parts for host, parts in self._room.parts(shape).items() if self._holdings.on(host) is None}
+        free = {host: count // shape.part for host, count in fitting.items() if self._holdings.on(host) is None}
         parts = dict[int, int]()  # that it is to have, by host
         for host in sorted(free, key=lambda host: -free[host]):
             parts[host] = min(left, free[host])
             left -= parts[host]
-        gained = {host: self._most_parts(host, leases, shape) - free.get(host, 0) for host, leases in below.items()}
-        able = [host for host, more in gained.items() if more > 0]
-        for host in sorted(able, key=lambda host: len(below[host]) / gained[host]):
-            more = min(left, gained[host])
+        most = {
+            host: (fitting.get(host, 0) + sum(one.gpus for one in promised)) // shape.part - free.get(host, 0) for host, promised in below.items()
+        }
+        able = [host for host, more in most.items() if more > 0]
+        for host in sorted(able, key=lambda host: sum(len(one.leases) for one in below[host]) / most[host]):
+            more = min(left, self._most_parts(host, _leases(below[host]), shape) - free.get(host, 0))
             parts[host] = parts.get(host, 0) + more
             left -= more
+            if not left:
+                break
         if left:
             return None
         wanted = {host: replace(shape, gpus=count * shape.part) for host, count in parts.items() if count}
-        choices = [self._at(host, below.get(host, ()), share) for host, share in wanted.items()]
+        choices = [self._at(host, _leases(below.get(host, [])), share) for host, share in wanted.items()]
         found = [choice for choice in choices if choice is not None]
         assert len(found) == len(choices), "a host has fewer devices than were counted"
         return Choice(tuple(sorted(device for one in found for device in one.devices)), tuple(lease for one in found for lease in one.leases))
@@ -113,3 +159,7 @@ def _free(lease: Lease, freed: dict[int, tuple[int, int]]) -> None:
     for device in lease.devices:
         memory, compute = freed.get(device, NOTHING)
         freed[device] = memory + lease.shape.memory, compute + lease.shape.compute
+
+
+def _leases(promised: Iterable[_Promised]) -> list[Lease]:
+    return [lease for one in promised for lease in one.leases.values()]

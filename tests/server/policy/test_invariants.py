@@ -417,8 +417,8 @@ class GoesOn(PolicyMachine):
 class Promised(Preemption):
     """Everybody is taken for preemptible."""
 
-    def add(self, lease: Lease) -> None:
-        self._leases[lease.id] = lease
+    def has_promised(self, lease: Lease) -> bool:
+        return True
 
 
 class ToAnybody(Preemption):

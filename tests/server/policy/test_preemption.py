@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, HostCordoned, HostJoined, Passed, Released, Restored, UserSet
-from gpuvirt.server.policy.instructions import Grant, Instruction, Preempt
+from gpuvirt.server.policy.events import COMPUTE, Asked, HostCordoned, HostJoined, Migrate, Migrated, Passed, Released, Restored, UserSet
+from gpuvirt.server.policy.instructions import Destination, Grant, Instruction, Preempt
 from gpuvirt.server.policy.machine import PolicyMachine
-from gpuvirt.server.policy.preemption import PREEMPT_AFTER
+from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN
 
 GIB = 1 << 30
 
@@ -115,6 +115,21 @@ def test_a_gang_that_one_host_can_have(machine: PolicyMachine) -> None:
     (given,) = gives_way(machine.handle(Passed(10.0)))
     out = machine.handle(Released(11.0, given))
     assert [one.lease for one in out if isinstance(one, Grant)] == [8, 9]
+
+
+def test_where_it_has_migrated_to(machine: PolicyMachine) -> None:
+    """It gives way for its new host's devices; what waits in vain is looked at again only after a while, and then, too."""
+    machine.handle(asked(0.0, 1, 2))
+    (there,) = machine.handle(Migrate(0.0, 1))
+    assert isinstance(there, Destination)
+    machine.handle(Migrated(1.0, 1, True))
+    machine.handle(asked(1.0, 2, 2, preemptible=False))
+    machine.handle(HostCordoned(1.0, 2, True))
+    machine.handle(asked(1.0, 9, 2, priority=1, preemptible=False))
+    assert not gives_way(machine.handle(Passed(10.0))) and machine.wake == 10.0 + PREEMPT_AGAIN
+    assert not gives_way(machine.handle(HostCordoned(10.5, 2, False)))
+    assert gives_way(machine.handle(Passed(10.0 + PREEMPT_AGAIN))) == [1]
+    assert granted(machine.handle(Released(12.0, 1))) == {9: there.devices}
 
 
 def gang(machine: PolicyMachine, size: int, gpus: int, at: float = 1.0) -> None:
