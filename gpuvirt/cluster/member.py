@@ -108,7 +108,7 @@ class Member:
             case Asked():
                 return self._ask(event)
             case UserSet():
-                self._rights[event.user] = Rights("", event.memory, event.weight, event.gpus, event.priority, event.placement)
+                self._rights[event.user] = Rights.of(event)
                 if self._mirror is not None:
                     self._mirror.handle(event)
             case Restored():

@@ -202,7 +202,7 @@ class Daemon:
             from gpuvirt.server.observe.metrics_server import MetricsServer
 
             self.metrics_port = scraped.getsockname()[1]
-            metrics = MetricsServer(observer, lambda: requests["metrics"]({"from": tokens.find(tokens.default().id)}))
+            metrics = MetricsServer(observer, lambda: requests["metrics"]({"from": tokens.an_admin()}))
             undo.push_async_callback(metrics.close)
             await metrics.start(scraped, limit)
         await workers.wait_ready()

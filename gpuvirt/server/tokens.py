@@ -178,6 +178,17 @@ class TokenStore:
                 self._save([*(entry for entry in self._entries if entry.name != DEFAULT_NAME), found])
         return self.token(found)
 
+    def an_admin(self) -> TokenEntry:
+        """An admin's token that is valid, for what the server itself asks the other hosts of its pool. None is made for that.
+
+        Raises:
+            GpuvirtError: there is none.
+        """
+        found = next((entry for entry in self.entries() if entry.admin and not entry.expired), None)
+        if found is None:
+            raise GpuvirtError("there is no admin's token; `gpuvirt token create NAME --admin` on the server's machine makes one")
+        return found
+
     def token(self, entry: TokenEntry) -> Token:
         return Token(bytes.fromhex(entry.id), entry.key, z85.decode(self.server_public))
 

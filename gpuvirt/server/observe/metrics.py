@@ -73,9 +73,8 @@ def pool_text(answer: dict[str, Any]) -> bytes:
     """
     measured = [Family(**one) for one in answer["families"]]
     up = Family(False, "gpuvirt_host_up", "Whether a host of the pool has answered.", ("server",))
-    for family in measured:
-        for labels, _ in family.values if family.name == "gpuvirt_info" else ():
-            up.add(labels[family.labels.index("server")], value=1)
+    for (server, *_), _ in next(family.values for family in measured if family.name == "gpuvirt_info"):
+        up.add(server, value=1)
     for name in answer.get("silent", ()):
         up.add(name, value=0)
     return metrics_text([up, *measured])

@@ -103,7 +103,11 @@ class MetricsServer:
         page = self._pages.get(words[1].split(b"?")[0])
         if page is None:
             return _response("404 Not Found", b"the metrics are at /metrics, those of the whole pool at /metrics/pool\n")
-        return _response("200 OK", await page.text(), words[0] == b"HEAD")
+        try:
+            text = await page.text()
+        except GpuvirtError as error:
+            return _response("503 Service Unavailable", f"{error}\n".encode())
+        return _response("200 OK", text, words[0] == b"HEAD")
 
     async def _own(self) -> bytes:
         return metrics_text(families(await self._observer.facts(), self._observer.accounts))

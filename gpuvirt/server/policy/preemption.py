@@ -80,7 +80,9 @@ class Preemption:
         fewest GPUs; for a gang that none can have, several hosts. None: nowhere is that enough."""
         fitting = self._room.fitting(shape)
         below = self._below(priority)
-        able = [host for host, promised in below.items() if fitting.get(host, 0) + sum(one.gpus for one in promised) >= shape.gpus]
+        # More than that a host cannot have: of a device that several share it counts each of them.
+        most = {host: fitting.get(host, 0) + sum(one.gpus for one in promised) for host, promised in below.items()}
+        able = [host for host, devices in most.items() if devices >= shape.gpus]
         choices = list[Choice]()
         for host in sorted(able, key=lambda host: -fitting.get(host, 0)):
             choice = self._at(host, _leases(below[host]), shape)
@@ -89,7 +91,7 @@ class Preemption:
             if len(choices) == LOOK:
                 break
         best = min(choices, key=lambda choice: (len(choice.leases), sum(lease.shape.gpus for lease in choice.leases)), default=None)
-        return best or (self._on_several(fitting, below, shape) if shape.part else None)
+        return best or (self._on_several(fitting, most, below, shape) if shape.part else None)
 
     def _below(self, priority: int) -> dict[int, list[_Promised]]:
         """By host, those that may have to give way to this priority."""
@@ -100,19 +102,21 @@ class Preemption:
                 below[host] = found
         return below
 
-    def _on_several(self, fitting: dict[int, int], below: dict[int, list[_Promised]], shape: Shape) -> Choice | None:
-        """For a gang: what is free costs nobody anything; then those hosts where the fewest give way for each part of it."""
+    def _on_several(self, fitting: dict[int, int], most: dict[int, int], below: dict[int, list[_Promised]], shape: Shape) -> Choice | None:
+        """For a gang: what is free costs nobody anything; then those hosts where the fewest give way for each part of it.
+
+        Args:
+            fitting, most: devices with room for it, by host, now and at the most when all of `below` have given way.
+        """
         left = shape.gpus // shape.part
         free = {host: count // shape.part for host, count in fitting.items() if self._holdings.on(host) is None}
         parts = dict[int, int]()  # that it is to have, by host
         for host in sorted(free, key=lambda host: -free[host]):
             parts[host] = min(left, free[host])
             left -= parts[host]
-        most = {
-            host: (fitting.get(host, 0) + sum(one.gpus for one in promised)) // shape.part - free.get(host, 0) for host, promised in below.items()
-        }
-        able = [host for host, more in most.items() if more > 0]
-        for host in sorted(able, key=lambda host: sum(len(one.leases) for one in below[host]) / most[host]):
+        gained = {host: devices // shape.part - free.get(host, 0) for host, devices in most.items()}
+        able = [host for host, more in gained.items() if more > 0]
+        for host in sorted(able, key=lambda host: sum(len(one.leases) for one in below[host]) / gained[host]):
             more = min(left, self._most_parts(host, _leases(below[host]), shape) - free.get(host, 0))
             parts[host] = parts.get(host, 0) + more
             left -= more

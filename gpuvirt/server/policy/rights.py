@@ -42,6 +42,11 @@ class Rights:
         if self.placement not in PLACEMENTS:
             raise ValueError("a token's placement is pack or spread")
 
+    @classmethod
+    def of(cls, event: UserSet) -> Rights:
+        """What a user has that the policy was told of, by itself."""
+        return cls("", event.memory, event.weight, event.gpus, event.priority, event.placement)
+
     def event(self, at: float, user: str) -> UserSet:
         """What the policy is told of a user who has these."""
         return UserSet(at, user, self.weight, self.gpus, self.priority, self.memory, self.placement)

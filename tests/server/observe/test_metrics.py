@@ -20,7 +20,7 @@ from gpuvirt.cluster.whole_pool import merge_metrics
 from gpuvirt.server.observe.accounts import Accounts, Holding
 from gpuvirt.server.observe.facts import ATTACHED, PARKED, QUEUED
 from gpuvirt.server.observe.metrics import families, metrics_answer, metrics_text, pool_text
-from gpuvirt.server.observe.metrics_server import REQUEST_MOST, TOTAL
+from gpuvirt.server.observe.metrics_server import FRESH, REQUEST_MOST, TOTAL
 from gpuvirt.transport.packing import pack, unpack
 from gpuvirt.transport.token import parse_token
 
@@ -126,6 +126,17 @@ def test_counters_outlive_their_sessions(own_server: Callable[..., FakeServer]) 
     sock, _, _ = server.attach(token)
     wait_until(lambda: launches() == 11)
     sock.close()
+
+
+def test_a_pool_without_an_admin(own_server: Callable[..., FakeServer]) -> None:
+    """Whoever scrapes has no token made by that: it is said that there is none. A server's own page needs none."""
+    server = own_server(metrics=["127.0.0.1", 0])
+    assert 'gpuvirt_host_up{server="' in scrape(server, "/metrics/pool")
+    server.ask("token_revoke", which="default")
+    time.sleep(FRESH)
+    answer = say(server, b"GET /metrics/pool HTTP/1.1\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 503 ") and b"token create NAME --admin" in answer
+    assert "gpuvirt_info" in scrape(server)
 
 
 def test_strange_requests(own_server: Callable[..., FakeServer]) -> None:
