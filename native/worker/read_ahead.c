@@ -47,10 +47,14 @@ void worker_ahead_begin(struct worker *w) {
     pthread_mutex_unlock(&w->ahead_lock);
 }
 
+/* The lock alone would not do: the thread that lets it go and wants it again has it before one that sleeps has woken up, for seconds where there are idle
+ * processors. So it is asked to wait for `ahead_changed`, during which it cannot have it. */
 void worker_ahead_end(struct worker *w) {
+    atomic_store(&w->ahead_ends, true);
     gv_recv_wake(w->link);
     pthread_mutex_lock(&w->ahead_lock);
     w->ahead = false;
+    atomic_store(&w->ahead_ends, false);
     pthread_mutex_unlock(&w->ahead_lock);
 }
 
@@ -92,18 +96,9 @@ static void *read_ahead(void *arg) {
             worker_stop(w);
             break;
         }
-        if (w->ahead) {
-            bool taken = read_on(w);
-            /* Mutexes are not fair: let the executor have it if it wants to. */
-            pthread_mutex_unlock(&w->ahead_lock);
-            if (taken)
-                sched_yield();
-            else
-                nanosleep(&(struct timespec){.tv_nsec = AHEAD_NS}, NULL);
-            pthread_mutex_lock(&w->ahead_lock);
-            continue;
-        }
-        struct timespec until = gv_deadline(CLOCK_MONOTONIC, LOOK_NS);
+        bool reads = w->ahead && !atomic_load(&w->ahead_ends);
+        if (reads && read_on(w)) continue;
+        struct timespec until = gv_deadline(CLOCK_MONOTONIC, reads ? AHEAD_NS : LOOK_NS);
         pthread_cond_timedwait(&w->ahead_changed, &w->ahead_lock, &until);
     }
     pthread_mutex_unlock(&w->ahead_lock);

@@ -240,7 +240,8 @@ struct worker {
     /* The read-ahead thread (read_ahead.c). Under ahead_lock. */
     pthread_mutex_t ahead_lock;
     pthread_cond_t ahead_changed;
-    bool ahead; /* the executor is blocked and the read-ahead thread reads the link */
+    bool ahead;              /* the executor is blocked and the read-ahead thread reads the link */
+    _Atomic bool ahead_ends; /* not under the lock: the executor waits for it */
     struct worker_aside *aside_first, *aside_last;
     uint64_t aside_bytes;
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def main() -> int:
     jobs = min(8, max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--jobs", type=int, default=jobs, help="programs at the same time (default %(default)s)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave logs, programs and what failing runs said in this folder")
-    parser.add_argument("--links", default="", help="only these, by commas; native: none (default: all that a part knows)")
+    parser.add_argument("--links", default="", help="only these, by commas, as native,shm,delay(rtt=1ms,tcp) (default: all that a part knows)")
     parser.add_argument("--box", choices=("auto", "off"), default="auto", help="as of gpuvirt serve (default %(default)s)")
     parser.add_argument("--test-fault", choices=["launches"], help="workers with a deliberate fault (tests/fault): the check must fail; chained only")
     parser.add_argument("parts", nargs="*", choices=[*ALL, []], metavar="PART", help=f"of {', '.join(ALL)}; default: all")
@@ -57,7 +58,7 @@ def main() -> int:
     print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
     try:
         with Runs(found, options.test_fault, options.keep, options.box) as runs:
-            check = Check(found, runs, report, options.small, options.jobs, tuple(filter(None, options.links.split(","))))
+            check = Check(found, runs, report, options.small, options.jobs, tuple(re.findall(r"[^,(]+(?:\([^)]*\))?", options.links)))
             report.add(*start(check))
             for name in wanted:
                 if report.left() < 5:

@@ -212,6 +212,7 @@ int fake_memory_alloc(struct gv_context *c, uint64_t size, uint64_t *address) {
 int fake_memory_free(struct gv_context *c, uint64_t address) {
     (void)c;
     while (fake.free_waits && atomic_load(&fake.queued)) usleep(1000);
+    if (fake.free_us) usleep((useconds_t)fake.free_us);
     return address < fake.used ? 0 : 1;
 }
 struct gv_physical {

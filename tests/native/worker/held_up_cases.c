@@ -123,6 +123,42 @@ static void free_behind_a_host_function(void) {
     bye();
 }
 
+/* The executor's lock of the link, taken as by a thread that wakes up late: it looks every 200 us whether it is free. Linked in place of the C library's. */
+static _Atomic unsigned late_looks;
+static _Atomic bool wakes_late;
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex) {
+    if (!atomic_load(&wakes_late) || mutex != &worker->ahead_lock || !pthread_equal(pthread_self(), thread)) return __real_pthread_mutex_lock(mutex);
+    while (pthread_mutex_trylock(mutex)) {
+        atomic_fetch_add(&late_looks, 1);
+        usleep(200);
+    }
+    return 0;
+}
+
+/* Calls of the driver that might wait, while read-ahead has the link: it gives the link back behind each, however late the executor wakes up. */
+static void calls_behind_a_host_function(void) {
+    enum { COUNT = 100 };
+    begin();
+    attach();
+    for (int i = 0; i < COUNT; i++) CHECK(answer(POST(memory_alloc, GV_RECORD_SYNC, 1, .size = 4096)) == 0);
+    POST(host_func, 0, 1, .stream = 100, .tag = 9);
+    host_function_comes(9, 0);
+    fake.free_us = 300; /* until read-ahead waits for the next command */
+    atomic_store(&wakes_late, true);
+    for (int i = 0; i < COUNT; i++) {
+        POST(memory_free, 0, 1, .address = (uint64_t)i * 4096);
+        CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+    }
+    atomic_store(&wakes_late, false);
+    CHECK(atomic_load(&late_looks) < 5 * COUNT);
+    POST(host_done, 0, 1, .tag = 9);
+    uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == seq);
+    bye();
+}
+
 struct sending {
     void *data;
     const void *last;
@@ -226,6 +262,7 @@ const struct test_case held_up_cases[] = {
     {"copies_behind_a_host_function", copies_behind_a_host_function},
     {"answer_when_there_is_no_room", answer_when_there_is_no_room},
     {"free_behind_a_host_function", free_behind_a_host_function},
+    {"calls_behind_a_host_function", calls_behind_a_host_function},
     {"link_behind_copies_that_wait", link_behind_copies_that_wait},
     {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
     {"pinned_memory_is_freed_by_nobody_who_is_waited_for", pinned_memory_is_freed_by_nobody_who_is_waited_for},
