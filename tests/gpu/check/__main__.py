@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=jobs, help="programs at the same time (default %(default)s)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave logs, programs and what failing runs said in this folder")
     parser.add_argument("--links", default="", help="only these, by commas, as native,shm,delay(rtt=1ms,tcp) (default: all that a part knows)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only what has one of these in its name, by commas: --only graphs,virtual_memory")
     parser.add_argument("--box", choices=("auto", "off"), default="auto", help="as of gpuvirt serve (default %(default)s)")
     parser.add_argument("--test-fault", choices=["launches"], help="workers with a deliberate fault (tests/fault): the check must fail; chained only")
     parser.add_argument("parts", nargs="*", choices=[*ALL, []], metavar="PART", help=f"of {', '.join(ALL)}; default: all")
@@ -58,7 +59,8 @@ def main() -> int:
     print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
     try:
         with Runs(found, options.test_fault, options.keep, options.box) as runs:
-            check = Check(found, runs, report, options.small, options.jobs, tuple(re.findall(r"[^,(]+(?:\([^)]*\))?", options.links)))
+            only = tuple(filter(None, options.only.split(",")))
+            check = Check(found, runs, report, options.small, options.jobs, tuple(re.findall(r"[^,(]+(?:\([^)]*\))?", options.links)), only)
             report.add(*start(check))
             for name in wanted:
                 if report.left() < 5:

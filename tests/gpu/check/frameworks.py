@@ -24,8 +24,9 @@ FIGURES = ("images_s", "to_accuracy_s", "epochs", "calls_per_step", "waits_per_s
 def frameworks(check: Check) -> Iterator[Row]:
     """First every framework near by, then the long links, so that what a spent budget leaves out is the least."""
     native: dict[tuple[str, str], dict[str, Any]] = {}
-    here = [name for name in PROGRAMS if name in check.machine.frameworks]
-    for name in PROGRAMS:
+    wanted = [name for name in PROGRAMS if check.wants(name)]
+    here = [name for name in wanted if name in check.machine.frameworks]
+    for name in wanted:
         if name not in here:
             yield Row("frameworks", FRAMEWORKS[name], "", MISSING, "not installed")
     links = ("native", "shm", FAR[1]) if check.small else (*NEAR, *FAR)

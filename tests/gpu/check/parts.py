@@ -32,6 +32,7 @@ class Check:
         small: the shortest run that still shows everything.
         jobs: programs at the same time, where nothing is measured.
         links: those alone that are to be used; empty: all.
+        only: programs, conformance programs and frameworks with one of these words in their names; empty: all.
     """
 
     machine: Machine
@@ -40,10 +41,14 @@ class Check:
     small: bool
     jobs: int = 1
     links: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     def of(self, links: Iterable[str]) -> list[str]:
         """Those of the links that are to be used."""
         return [link for link in links if not self.links or link in self.links]
+
+    def wants(self, name: str) -> bool:
+        return not self.only or any(word in name for word in self.only)
 
     def run(self, command: list[str], link: str, limit: float, until: float, **env: str) -> Ran:
         return self.runs.run(command, link, min(limit, until), **env)
@@ -107,7 +112,7 @@ CUDA_PROGRAMS: dict[str, list[str]] = {
     **{f"faults {case}": [case] for case in ("null", "wild", "trap", "assert", "shared", "stack", "heap")},
     "forks before": ["before"], "forks after": ["after"],
 }  # fmt: skip
-ALONE = {"arrays", "graph_memory", "virtual_memory"}  # look at the device's free memory, which programs beside them change
+ALONE = {"arrays", "graph_memory", "limits", "virtual_memory"}  # look at the device's free memory, which programs beside them change, or take it all
 EXPECTED = {"faults null": "cudaErrorIllegalAddress", "faults trap": "cudaErrorLaunchFailure", "faults assert": "cudaErrorAssert"}
 CUPY_EXAMPLES = ("elementwise", "reductions", "sorting", "raw_kernel", "matmul", "random_numbers", "streams", "two_devices")
 
@@ -129,12 +134,14 @@ def programs(check: Check) -> Iterator[Row]:
     """The CUDA and CuPy programs of the examples and the tests: native, then over each link; the same output."""
     jobs: list[Callable[[], Iterable[Row]]] = []
     alone: list[Callable[[], Iterable[Row]]] = []
-    names = dict(list(CUDA_PROGRAMS.items())[:1]) if check.small else CUDA_PROGRAMS
+    names = {name: CUDA_PROGRAMS[name] for name in list(CUDA_PROGRAMS)[: 1 if check.small else None] if check.wants(name)}
     if not check.machine.nvcc:
         yield Row("programs", "CUDA C++", "", MISSING, "no nvcc on this machine")
     else:
         stems = dict.fromkeys(name.split()[0] for name in names)
-        built = compiled(check, [SOURCES / f"{stem}.cu" for stem in stems] + ([] if check.small else [ROOT / "examples/cuda/tour.cu"]))
+        built = compiled(
+            check, [SOURCES / f"{stem}.cu" for stem in stems] + ([] if check.small or not check.wants("tour") else [ROOT / "examples/cuda/tour.cu"])
+        )
         for name, arguments in names.items():
             stem = name.split()[0]
             if built[stem]:
@@ -151,7 +158,7 @@ def programs(check: Check) -> Iterator[Row]:
     python = check.machine.frameworks.get("cupy")
     if not python:
         yield Row("programs", "CuPy examples", "", MISSING, "no CuPy on this machine")
-    for example in () if not python else CUPY_EXAMPLES[:1] if check.small else CUPY_EXAMPLES:
+    for example in () if not python else filter(check.wants, CUPY_EXAMPLES[: 1 if check.small else None]):
         if example == "two_devices" and check.runs.gpus() < 2:
             yield Row("programs", f"examples {example}.py", "", MISSING, "needs two GPUs")
             continue
