@@ -54,4 +54,5 @@ def test_the_sources_say_what_the_programs_do(programs: dict[str, Path], subject
 
 def test_every_function_refuses_something() -> None:
     """Each function that is observed is also called with something wrong, which it must not answer by CUDA_SUCCESS."""
-    assert {function for case in cases() for function in case.functions} - refused() == set()
+    looks_at_nothing = {"cuTexObjectDestroy", "cuSurfObjectDestroy"}  # a driver answers CUDA_SUCCESS for any number
+    assert {function for case in cases() for function in case.functions} - refused() == looks_at_nothing

@@ -22,14 +22,16 @@ CUresult impl_cuLogsUnregisterCallback(CUlogsCallbackHandle callback) {
 }
 
 CUresult impl_cuLogsCurrent(CUlogIterator *out, unsigned int flags) {
-    if (!out || flags) return CUDA_ERROR_INVALID_VALUE;
+    (void)flags; /* the driver does not look at them */
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
     *out = log_lines_next();
     return CUDA_SUCCESS;
 }
 
 /* From the iterator's line on, or all that is there. */
 CUresult impl_cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags) {
-    if (!buffer || !size || flags) return CUDA_ERROR_INVALID_VALUE;
+    (void)flags;
+    if (!buffer || !size) return CUDA_ERROR_INVALID_VALUE;
     unsigned next = 0;
     long n = log_lines_copy(iterator ? *iterator : 0, buffer, *size, &next);
     *size = n < 0 ? 0 : (size_t)n;
@@ -39,7 +41,7 @@ CUresult impl_cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *
 }
 
 CUresult impl_cuLogsDumpToFile(CUlogIterator *iterator, const char *path, unsigned int flags) {
-    (void)flags;                     /* the driver does not look at them */
+    (void)flags;
     char text[LOG_LINES_SIZE + 128]; /* and the line that says that some are missing */
     CUlogIterator from = iterator ? *iterator : 0;
     size_t size = sizeof text;

@@ -193,7 +193,7 @@ CUresult impl_cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, c
 CUresult impl_cuOccupancyMaxPotentialClusterSize(int *blocks, CUfunction function, const CUlaunchConfig *config) {
     struct shim_function *f;
     struct cluster_launch l;
-    int rc = begin(function, config, &f, &l);
+    int rc = function ? begin(function, config, &f, &l) : CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     if (!blocks) return CUDA_ERROR_INVALID_VALUE;
     if (has_clusters(f)) return ask(f, &l, true, blocks);

@@ -333,7 +333,8 @@ CUresult impl_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
         case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
-            if (!cluster_attribute_set((int)a->id, &a->value, &r.cluster, &r.preferred)) return CUDA_ERROR_INVALID_VALUE;
+            if (!cluster_attribute_set((int)a->id, &a->value, &r.cluster, &r.preferred))
+                return a->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_ERROR_INVALID_VALUE;
             break;
         /* Hints about scheduling and caches, and permissions to overlap. Results are the same without them. */
         case CU_LAUNCH_ATTRIBUTE_IGNORE:

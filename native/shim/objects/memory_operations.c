@@ -30,7 +30,7 @@ static int check(const struct gv_device_info *device, const struct gv_memory_ope
         if ((o->flags & 3u) == CU_STREAM_WAIT_VALUE_NOR) able = device_attribute(device, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR);
         break;
     case GV_WRITE_VALUE_32:
-    case GV_WRITE_VALUE_64: known = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER; break;
+    case GV_WRITE_VALUE_64: known = 0; break; /* that it may be reordered is a wish of the first versions only */
     case GV_FLUSH_REMOTE_WRITES: known = 0; break;
     case GV_MEMORY_BARRIER: known = CU_STREAM_MEMORY_BARRIER_TYPE_GPU; break;
     case CU_STREAM_MEM_OP_ATOMIC_REDUCTION: return CUDA_ERROR_NOT_SUPPORTED;
@@ -68,7 +68,7 @@ static CUstreamBatchMemOpParams described(const struct gv_memory_operation *o) {
 }
 
 int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out) {
-    if (!p || !p->count || p->count > 256 || !p->paramArray || p->flags) return CUDA_ERROR_INVALID_VALUE;
+    if (!p || p->count > 256 || (p->count && !p->paramArray) || p->flags) return CUDA_ERROR_INVALID_VALUE;
     size_t size = p->count * sizeof *p->paramArray;
     *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
                                .batch = {.context = p->ctx, .count = p->count, .flags = p->flags, .operations = malloc(size)}};
@@ -166,16 +166,17 @@ static int check_first_version(CUstream stream) {
     return device_attribute(device_info(s->context->device), CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1) ? 0 : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-#define FIRST_VERSION(name, type)                                                                \
+/* `wishes`: flags that change no result. */
+#define FIRST_VERSION(name, type, wishes)                                                        \
     CUresult impl_##name(CUstream stream, CUdeviceptr address, type value, unsigned int flags) { \
         int rc = check_first_version(stream);                                                    \
-        return rc ? (CUresult)rc : impl_##name##_v2(stream, address, value, flags);              \
+        return rc ? (CUresult)rc : impl_##name##_v2(stream, address, value, flags & ~(wishes));  \
     }
 
-FIRST_VERSION(cuStreamWaitValue32, cuuint32_t)
-FIRST_VERSION(cuStreamWaitValue64, cuuint64_t)
-FIRST_VERSION(cuStreamWriteValue32, cuuint32_t)
-FIRST_VERSION(cuStreamWriteValue64, cuuint64_t)
+FIRST_VERSION(cuStreamWaitValue32, cuuint32_t, 0u)
+FIRST_VERSION(cuStreamWaitValue64, cuuint64_t, 0u)
+FIRST_VERSION(cuStreamWriteValue32, cuuint32_t, (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+FIRST_VERSION(cuStreamWriteValue64, cuuint64_t, (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
 
 CUresult impl_cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *params, unsigned int flags) {
     int rc = check_first_version(stream);

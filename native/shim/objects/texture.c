@@ -15,7 +15,6 @@ struct texture {
     CUDA_RESOURCE_DESC resource;
     CUDA_TEXTURE_DESC sampling;
     CUDA_RESOURCE_VIEW_DESC view;
-    bool has_view;
 };
 
 static struct texture *textures; /* and surfaces */
@@ -59,8 +58,10 @@ static struct texture *take(uint64_t object, bool surface) {
 #define KNOWN_FLAGS (CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB | CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION)
 
 /* What a texture cannot be, as the driver has it: borders, wrapping and filters need an array or pitched memory, and numbers that are filtered are floats. */
-static int check_sampling(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *sampling, CUarray_format format) {
+/* A filter that integers cannot have is taken, and has no effect: that it is wrong says the runtime. */
+static int check_sampling(const CUDA_TEXTURE_DESC *sampling, bool cube) {
     if (sampling->flags & ~(unsigned)KNOWN_FLAGS) {
+        if (!cube || sampling->flags & ~(unsigned)(KNOWN_FLAGS | CU_TRSF_SEAMLESS_CUBEMAP)) return CUDA_ERROR_INVALID_VALUE;
         shim_log_once("cuTexObjectCreate: seamless cube maps are not supported (flags 0x%x)", sampling->flags);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -68,9 +69,6 @@ static int check_sampling(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE
         if ((unsigned)sampling->addressMode[i] > CU_TR_ADDRESS_MODE_BORDER) return CUDA_ERROR_INVALID_VALUE;
     if ((unsigned)sampling->filterMode > CU_TR_FILTER_MODE_LINEAR || (unsigned)sampling->mipmapFilterMode > CU_TR_FILTER_MODE_LINEAR)
         return CUDA_ERROR_INVALID_VALUE;
-    bool integers =
-        format != CU_AD_FORMAT_FLOAT && format != CU_AD_FORMAT_HALF && (sampling->flags & CU_TRSF_READ_AS_INTEGER || array_format_size(format) == 4);
-    if (resource->resType != CU_RESOURCE_TYPE_LINEAR && sampling->filterMode == CU_TR_FILTER_MODE_LINEAR && integers) return CUDA_ERROR_INVALID_VALUE;
     return 0;
 }
 
@@ -91,7 +89,7 @@ static int create_of_memory(struct shim_context *c, const CUDA_RESOURCE_DESC *re
         if (command.pitch % (uint64_t)device_attribute(c->info, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT)) return CUDA_ERROR_INVALID_VALUE;
     }
     if (!command.address || (command.channels != 1 && command.channels != 2 && command.channels != 4)) return CUDA_ERROR_INVALID_VALUE;
-    int rc = check_sampling(resource, sampling, (CUarray_format)command.format);
+    int rc = check_sampling(sampling, false);
     if (rc) return rc;
     for (int i = 0; i < 3; i++) command.modes[i] = sampling->addressMode[i];
     memcpy(command.border, sampling->borderColor, sizeof command.border);
@@ -107,7 +105,7 @@ static int create_of_array(struct shim_context *c, const CUDA_RESOURCE_DESC *res
     struct shim_array *a;
     int rc = resource->resType == CU_RESOURCE_TYPE_ARRAY ? array_find(resource->res.array.hArray, &a)
                                                          : array_find_levels(resource->res.mipmap.hMipmappedArray, &a);
-    if (!rc) rc = check_sampling(resource, sampling, a->shape.Format);
+    if (!rc) rc = check_sampling(sampling, a->shape.Flags & CUDA_ARRAY3D_CUBEMAP);
     if (!rc && a->levels > 1 && !(sampling->flags & CU_TRSF_NORMALIZED_COORDINATES)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     struct gv_cmd_array_texture command = {.array = a->object.id,
@@ -127,6 +125,16 @@ static int create_of_array(struct shim_context *c, const CUDA_RESOURCE_DESC *res
     return rc;
 }
 
+/* The format of a view that reads an array as it is; NONE: there is none. The formats of views count: one, two, four channels of the eight formats of arrays. */
+static CUresourceViewFormat own_format(const struct shim_array *a) {
+    static const uint8_t order[] = {CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
+                                    CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
+    for (unsigned i = 0; i < sizeof order; i++)
+        for (unsigned k = 0; k < 3; k++)
+            if (order[i] == (unsigned)a->shape.Format && a->shape.NumChannels == 1u << k) return (CUresourceViewFormat)(1 + 3 * i + k);
+    return CU_RES_VIEW_FORMAT_NONE;
+}
+
 /* A view that says what the array is anyway changes nothing. */
 static int check_view(const CUDA_RESOURCE_DESC *resource, const CUDA_RESOURCE_VIEW_DESC *view) {
     struct shim_array *a;
@@ -136,18 +144,24 @@ static int check_view(const CUDA_RESOURCE_DESC *resource, const CUDA_RESOURCE_VI
     if (rc) return rc;
     bool all_layers = !view->firstLayer && (!view->lastLayer || view->lastLayer + 1 == array_slices(a));
     bool all_levels = !view->firstMipmapLevel && (!view->lastMipmapLevel || view->lastMipmapLevel + 1 == a->levels);
-    if (view->format == CU_RES_VIEW_FORMAT_NONE && all_layers && all_levels && view->width == a->shape.Width) return 0;
-    if (view->width == a->shape.Width && all_layers && all_levels) {
-        /* The formats of views count: one, two, four channels of the eight formats of arrays. */
-        static const uint8_t order[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_SIGNED_INT8,    CU_AD_FORMAT_UNSIGNED_INT16,
-                                        CU_AD_FORMAT_SIGNED_INT16,  CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32,
-                                        CU_AD_FORMAT_HALF,          CU_AD_FORMAT_FLOAT};
-        for (unsigned i = 0; i < sizeof order; i++)
-            for (unsigned k = 0; k < 3; k++)
-                if ((unsigned)view->format == 1 + 3 * i + k && order[i] == (unsigned)a->shape.Format && a->shape.NumChannels == 1u << k) return 0;
-    }
+    bool own = view->format == CU_RES_VIEW_FORMAT_NONE || view->format == own_format(a);
+    if (own && all_layers && all_levels && view->width == a->shape.Width) return 0;
     shim_log_once("cuTexObjectCreate: views that read an array as another format, or a part of its layers or levels, are not supported");
     return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* What is told of a texture without a view of its own: that of the whole array. */
+static CUDA_RESOURCE_VIEW_DESC own_view(const CUDA_RESOURCE_DESC *resource) {
+    struct shim_array *a;
+    int rc = resource->resType == CU_RESOURCE_TYPE_ARRAY ? array_find(resource->res.array.hArray, &a)
+                                                         : array_find_levels(resource->res.mipmap.hMipmappedArray, &a);
+    if (rc) return (CUDA_RESOURCE_VIEW_DESC){.format = CU_RES_VIEW_FORMAT_NONE};
+    return (CUDA_RESOURCE_VIEW_DESC){.format = own_format(a),
+                                     .width = a->shape.Width,
+                                     .height = a->shape.Height,
+                                     .depth = a->shape.Depth,
+                                     .lastMipmapLevel = a->levels ? a->levels - 1 : 0,
+                                     .lastLayer = (unsigned)array_slices(a) - 1};
 }
 
 CUresult impl_cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *sampling,
@@ -169,8 +183,10 @@ CUresult impl_cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *reso
     t->ctx = c->id;
     t->resource = *resource;
     t->sampling = *sampling;
-    t->has_view = view != NULL;
-    if (view) t->view = *view;
+    if (view)
+        t->view = *view;
+    else if (!memory)
+        t->view = own_view(resource);
     *out = t->object;
     add(t);
     return CUDA_SUCCESS;
@@ -181,7 +197,7 @@ CUresult impl_cuTexObjectDestroy(CUtexObject object) {
     int rc = context_require(&c);
     if (rc) return rc;
     struct texture *t = take(object, false);
-    if (!t) return CUDA_ERROR_INVALID_VALUE;
+    if (!t) return CUDA_SUCCESS; /* drivers do not look whether it is one: programs end what they never made */
     post_texture_destroy(t->ctx, 0, &(struct gv_cmd_texture_destroy){.object = object});
     free(t);
     return session_broken();
@@ -207,7 +223,7 @@ CUresult impl_cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out, CUtex
     struct texture t;
     int rc = find(object, false, &t);
     if (!rc && !out) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc) *out = t.has_view ? t.view : (CUDA_RESOURCE_VIEW_DESC){.format = CU_RES_VIEW_FORMAT_NONE};
+    if (!rc) *out = t.view;
     return rc;
 }
 
@@ -219,9 +235,7 @@ CUresult impl_cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *re
     int rc = context_require(&c);
     if (rc) return rc;
     if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY || resource->flags) return CUDA_ERROR_INVALID_VALUE;
-    rc = array_find(resource->res.array.hArray, &a);
-    /* A mipmapped array's levels are taken without the flag, too: NVIDIA's sample bindlessTexture makes its levels so. */
-    if (!rc && !a->is_level && !(a->shape.Flags & CUDA_ARRAY3D_SURFACE_LDST)) rc = CUDA_ERROR_INVALID_VALUE;
+    rc = array_find(resource->res.array.hArray, &a); /* CUDA_ARRAY3D_SURFACE_LDST is not looked for, as by drivers */
     if (rc) return rc;
     struct texture *t = calloc(1, sizeof *t);
     if (!t) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -244,7 +258,7 @@ CUresult impl_cuSurfObjectDestroy(CUsurfObject object) {
     int rc = context_require(&c);
     if (rc) return rc;
     struct texture *t = take(object, true);
-    if (!t) return CUDA_ERROR_INVALID_VALUE;
+    if (!t) return CUDA_SUCCESS;
     post_surface_destroy(t->ctx, 0, &(struct gv_cmd_surface_destroy){.object = object});
     free(t);
     return session_broken();

@@ -96,5 +96,5 @@ CASE(mode_of_the_thread, "cuThreadExchangeStreamCaptureMode") {
     mode = static_cast<CUstreamCaptureMode>(17); // no mode is looked at
     CHECK(cuThreadExchangeStreamCaptureMode(&mode));
     EXPECT(mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    REFUSED(cuThreadExchangeStreamCaptureMode(nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuThreadExchangeStreamCaptureMode(nullptr), CUDA_ERROR_INVALID_VALUE);
 }

@@ -109,7 +109,7 @@ CASE(stack, "cuCtxPushCurrent", "cuCtxPopCurrent", "cuCtxSetCurrent", "cuCtxGetC
     REFUSED(cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
     REFUSED(cuCtxSynchronize(), CUDA_ERROR_INVALID_CONTEXT);
     CHECK(cuCtxDestroy(own));
-    GONE(cuCtxSetCurrent(own));
+    UNCHECKED_BY_THE_DRIVER(cuCtxSetCurrent(own), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 CASE(attach_and_detach, "cuCtxAttach", "cuCtxDetach") {

@@ -300,7 +300,7 @@ HINT_CASE(clusters_of_none, "cuLaunchKernelEx") {
     refuses_no_function();
     if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
     Clustered c;
-    REFUSED(c.launch(c.ranks, 0), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(c.launch(c.ranks, 0), CUDA_ERROR_INVALID_CLUSTER_SIZE);
 }
 HINT_CASE(clusters_others_than_compiled, "cuLaunchKernelEx", "cuFuncSetAttribute") {
     refuses_no_function();
@@ -308,7 +308,7 @@ HINT_CASE(clusters_others_than_compiled, "cuLaunchKernelEx", "cuFuncSetAttribute
     if (!attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) return;
     Clustered c;
     REFUSED(c.launch(c.pairs, 4), CUDA_ERROR_INVALID_CLUSTER_SIZE);
-    REFUSED(cuFuncSetAttribute(c.pairs, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4), CUDA_ERROR_NOT_PERMITTED);
+    REFUSED(cuFuncSetAttribute(c.pairs, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4), CUDA_ERROR_INVALID_VALUE);
 }
 
 // Only newer devices have clusters; on others all that can be told is what is refused.
@@ -327,7 +327,7 @@ HINT_CASE(clusters, "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxActiveC
         config.attrs = &cluster, config.numAttrs = 1;
         CHECK(cuOccupancyMaxActiveClusters(&active, store, &config));
         EXPECT(active >= 1 && active < 1 << 20);
-        REFUSED(cuOccupancyMaxPotentialClusterSize(&size, nullptr, &config), CUDA_ERROR_INVALID_HANDLE);
+        REFUSED(cuOccupancyMaxPotentialClusterSize(&size, nullptr, &config), CUDA_ERROR_INVALID_VALUE);
     }
     REFUSED(cuOccupancyMaxPotentialClusterSize(nullptr, store, &config), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuOccupancyMaxActiveClusters(nullptr, store, &config), CUDA_ERROR_INVALID_VALUE);

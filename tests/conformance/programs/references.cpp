@@ -134,7 +134,7 @@ CASE(array, "cuModuleGetTexRef", "cuTexRefSetArray", "cuTexRefGetArray") {
     REFUSED(cuModuleGetTexRef(&none, module, "fetch"), CUDA_ERROR_NOT_FOUND);
     REFUSED(cuTexRefSetArray(line, other, 2), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetArray(nullptr, other, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuTexRefGetArray(nullptr, line), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuTexRefGetArray(nullptr, line), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefGetArray(&told, nullptr), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmappedArray(&levels, line), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefGetAddress(&address, line), CUDA_ERROR_INVALID_VALUE);
@@ -169,10 +169,10 @@ CASE(linear, "cuTexRefSetFormat", "cuTexRefGetFormat", "cuTexRefSetAddress", "cu
     REFUSED(cuTexRefSetFormat(line, CU_AD_FORMAT_UNSIGNED_INT8, 3), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetFormat(nullptr, CU_AD_FORMAT_UNSIGNED_INT8, 1), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetFormat(&format, &channels, nullptr), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuTexRefSetAddress(&offset, line, 0, 64), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuTexRefSetAddress(&offset, line, 0, 64), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetAddress(nullptr, line, memory + 6, 64), CUDA_ERROR_INVALID_VALUE); // the offset would be lost
     REFUSED(cuTexRefSetAddress(&offset, nullptr, memory, 64), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuTexRefGetAddress(nullptr, line), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuTexRefGetAddress(nullptr, line), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuTexRefSetAddress(nullptr, line, memory, 64));
     REFUSED(cuTexRefSetAddress(&offset, line, memory, size_t{2} << 40), CUDA_ERROR_INVALID_VALUE); // more elements than a texture may have
 }
@@ -193,7 +193,7 @@ CASE(rows, "cuTexRefSetAddress2D") {
     REFUSED(cuTexRefSetAddress2D(plane, &shape, memory + 4, pitch), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetAddress2D(plane, &shape, memory, pitch + 4), CUDA_ERROR_INVALID_VALUE);
     wrong.NumChannels = 3;
-    REFUSED(cuTexRefSetAddress2D(plane, &wrong, memory, pitch), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuTexRefSetAddress2D(plane, &wrong, memory, pitch), CUDA_ERROR_INVALID_VALUE);
     wrong = shape, wrong.Width = static_cast<size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH)) + 1;
     REFUSED(cuTexRefSetAddress2D(plane, &wrong, memory, pitch), CUDA_ERROR_INVALID_VALUE);
 }
@@ -281,7 +281,7 @@ CASE(levels, "cuTexRefSetMipmappedArray", "cuTexRefGetMipmappedArray", "cuTexRef
     EXPECT(filter == CU_TR_FILTER_MODE_LINEAR && bias == 0.25f && least == 0 && most == 0.5f);
     REFUSED(cuTexRefSetMipmappedArray(plane, levels, 2), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetMipmappedArray(nullptr, levels, CU_TRSA_OVERRIDE_FORMAT), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuTexRefGetMipmappedArray(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuTexRefGetMipmappedArray(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetMipmapFilterMode(nullptr, CU_TR_FILTER_MODE_LINEAR), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuTexRefGetMipmapFilterMode(nullptr, plane), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuTexRefSetMipmapLevelBias(nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
@@ -325,7 +325,7 @@ HINT_CASE(parameter, "cuParamSetTexRef") {
     CUarray array = make_array(32, 0, CU_AD_FORMAT_UNSIGNED_INT32);
     CHECK(cuTexRefSetArray(line, array, CU_TRSA_OVERRIDE_FORMAT));
     CHECK(cuParamSetTexRef(kernel(module, "fetch"), CU_PARAM_TR_DEFAULT, line));
-    REFUSED(cuParamSetTexRef(kernel(module, "fetch"), 0, line), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuParamSetTexRef(kernel(module, "fetch"), 0, line)); // the unit is not looked at
     REFUSED(cuParamSetTexRef(nullptr, CU_PARAM_TR_DEFAULT, line), CUDA_ERROR_INVALID_HANDLE);
     REFUSED(cuParamSetTexRef(kernel(module, "fetch"), CU_PARAM_TR_DEFAULT, nullptr), CUDA_ERROR_INVALID_HANDLE);
     CHECK(cuTexRefCreate(&strange)); // it has to come from cuModuleGetTexRef
@@ -350,7 +350,7 @@ CASE(surface, "cuModuleGetSurfRef", "cuSurfRefSetArray", "cuSurfRefGetArray") {
     REFUSED(cuSurfRefSetArray(canvas, array, 1), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuSurfRefSetArray(canvas, make_array(32, 0, CU_AD_FORMAT_UNSIGNED_INT32), 0), CUDA_ERROR_INVALID_VALUE); // not made for surfaces
     REFUSED(cuSurfRefSetArray(nullptr, array, 0), CUDA_ERROR_INVALID_HANDLE);
-    REFUSED(cuSurfRefGetArray(nullptr, canvas), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuSurfRefGetArray(nullptr, canvas), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuModuleUnload(module));
     GONE(cuSurfRefGetArray(&told, canvas));
 }

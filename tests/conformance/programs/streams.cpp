@@ -118,8 +118,8 @@ CASE(attributes, "cuStreamGetAttribute", "cuStreamSetAttribute", "cuStreamCopyAt
     value = garbage<CUstreamAttrValue>();
     CHECK(cuStreamGetAttribute(two, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
     EXPECT(value.syncPolicy == CU_SYNC_POLICY_YIELD);
-    REFUSED(cuStreamGetAttribute(one, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(cuStreamSetAttribute(one, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuStreamGetAttribute(one, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr), CUDA_ERROR_INVALID_VALUE);
+    UNCHECKED_BY_THE_DRIVER(cuStreamSetAttribute(one, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, nullptr), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuStreamDestroy(one));
     GONE(cuStreamCopyAttributes(two, one));
 }

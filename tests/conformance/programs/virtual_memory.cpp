@@ -101,7 +101,8 @@ CASE(unmap, "cuMemUnmap", "cuMemRelease", "cuMemAddressFree") {
     CUmemAccessDesc both = access(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CHECK(cuMemSetAccess(m.address + m.size, m.size, &both, 1));
     EXPECT(download<unsigned char>(m.address + m.size, 100) == filled<unsigned char>(100, 0x42));
-    CHECK(cuMemUnmap(m.address + m.size, m.size));
+    CHECK(cuMemUnmap(m.address, 2 * m.size)); // of which a half is not mapped
+    CHECK(cuMemUnmap(m.address, m.size));
     CHECK(cuMemRelease(m.handle));
     CUmemGenericAllocationHandle large = garbage<CUmemGenericAllocationHandle>(), other = garbage<CUmemGenericAllocationHandle>();
     const size_t before = free_memory();
@@ -109,6 +110,12 @@ CASE(unmap, "cuMemUnmap", "cuMemRelease", "cuMemAddressFree") {
     EXPECT(free_memory() <= before - 32 * m.size);
     CHECK(cuMemRelease(large));
     EVENTUALLY(free_memory() >= before);
+    CHECK(cuMemCreate(&other, m.size, &m.wanted, 0));
+    CHECK(cuMemMap(m.address, m.size, 0, other, 0));
+    CHECK(cuMemRelease(other));
+    EXPECT(cuMemRelease(other) != CUDA_SUCCESS); // the mapping keeps the memory, and nobody the handle
+    REFUSED(cuMemUnmap(m.address, m.size / 2), CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemUnmap(m.address, m.size));
     CHECK(cuMemCreate(&other, m.size, &m.wanted, 0));
     CHECK(cuMemAddressFree(m.address, 2 * m.size));
     EXPECT(cuMemMap(m.address, m.size, 0, other, 0) != CUDA_SUCCESS); // no longer reserved

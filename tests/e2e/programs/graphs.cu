@@ -147,12 +147,14 @@ static void CUDART_CB fill(void *v) {
 
 // Host memory is read when the graph is launched, and behind a host function that writes it.
 static void sources() {
-    std::vector<int> source(N), out(N), made(N);
+    std::vector<int> source(N), out(N);
+    int *made; // page-locked: what is not, a driver may read before the host function
     cudaGraph_t graph;
+    CHECK(cudaMallocHost(&made, N * 4));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     CHECK(cudaMemcpyAsync(a, source.data(), N * 4, cudaMemcpyHostToDevice, stream));
-    CHECK(cudaLaunchHostFunc(stream, fill, made.data()));
-    CHECK(cudaMemcpyAsync(b, made.data(), N * 4, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaLaunchHostFunc(stream, fill, made));
+    CHECK(cudaMemcpyAsync(b, made, N * 4, cudaMemcpyHostToDevice, stream));
     sum<<<1, N, 0, stream>>>(a, b, c);
     CHECK(cudaMemcpyAsync(out.data(), c, N * 4, cudaMemcpyDeviceToHost, stream));
     CHECK(cudaStreamEndCapture(stream, &graph));
@@ -169,13 +171,15 @@ static void sources() {
 
 // The same by hand, of memory that is the host's as only its address says.
 static void unified_sources() {
-    std::vector<int> made(N), out(N);
+    std::vector<int> out(N);
+    int *made;
     cudaGraph_t graph;
     cudaGraphNode_t host, in, back;
-    cudaHostNodeParams p = {fill, made.data()};
+    CHECK(cudaMallocHost(&made, N * 4));
+    cudaHostNodeParams p = {fill, made};
     CHECK(cudaGraphCreate(&graph, 0));
     CHECK(cudaGraphAddHostNode(&host, graph, nullptr, 0, &p));
-    CHECK(cudaGraphAddMemcpyNode1D(&in, graph, &host, 1, a, made.data(), N * 4, cudaMemcpyDefault));
+    CHECK(cudaGraphAddMemcpyNode1D(&in, graph, &host, 1, a, made, N * 4, cudaMemcpyDefault));
     CHECK(cudaGraphAddMemcpyNode1D(&back, graph, &in, 1, out.data(), a, N * 4, cudaMemcpyDefault));
     cudaGraphExec_t x = ready(graph);
     int before = 0;

@@ -47,7 +47,7 @@ int main() {
     int host[64];
     CHECK(cudaMemcpy(host, v, sizeof host, cudaMemcpyDeviceToHost));
     for (int i = 0; i < 64; i++) EXPECT(host[i] == 63 - i);
-    EXPECT(cudaMemcpy(v, host, (size_t)1 << 40, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
+    EXPECT(cudaMemcpy(v, host, 4 << 20, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
     cudaGetLastError();
     EXPECT(cudaFree((void *)0x1234) == cudaErrorInvalidValue);
     cudaGetLastError();

@@ -58,7 +58,7 @@ static void in_turn(unsigned flags) {
         EXPECT(a.type == cudaMemoryTypeHost && a.hostPointer == v && a.devicePointer == seen);
         unsigned told;
         CHECK(cudaHostGetFlags(&told, v));
-        EXPECT((told & cudaHostAllocMapped) == (flags & cudaHostAllocMapped));
+        EXPECT(told & cudaHostAllocMapped); // all memory is
         EXPECT(refused(cudaFree(v), cudaErrorInvalidValue));
         CHECK(cudaFree(d));
         CHECK(cudaFreeHost(v));

@@ -61,7 +61,7 @@ static void hand_over(cudaStream_t a, cudaStream_t b, Words *w) {
     EXPECT(cudaStreamQuery(a) == cudaErrorNotReady);
     for (unsigned i = 1; i <= 32; i++) {
         note<<<1, 1, 0, b>>>(w, 2 * i - 1);
-        EXPECT(write32(b, at(&w->ping), i, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) == 0);
+        EXPECT(write32(b, at(&w->ping), i, 0) == 0);
         EXPECT(wait32(b, at(&w->pong), i, GEQ) == 0);
     }
     CHECK(cudaStreamSynchronize(a));

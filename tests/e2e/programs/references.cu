@@ -16,7 +16,8 @@ template <typename F> static F *find(const char *name) {
     EXPECT(f);
     return f;
 }
-#define DRIVER(name, symbol) static auto *const name = find<decltype(symbol)>(#symbol)
+#define NAMED(symbol) #symbol // as cuda.h names the version that is used
+#define DRIVER(name, symbol) static auto *const name = find<decltype(symbol)>(NAMED(symbol))
 DRIVER(load_module, cuModuleLoadData);
 DRIVER(unload_module, cuModuleUnload);
 DRIVER(get_function, cuModuleGetFunction);

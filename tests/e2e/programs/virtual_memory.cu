@@ -16,7 +16,8 @@ template <typename F> static F *find(const char *name) {
     }
     return f;
 }
-#define DRIVER(name, symbol) static auto *const name = find<decltype(symbol)>(#symbol)
+#define NAMED(symbol) #symbol // as cuda.h names the version that is used
+#define DRIVER(name, symbol) static auto *const name = find<decltype(symbol)>(NAMED(symbol))
 DRIVER(granularity, cuMemGetAllocationGranularity);
 DRIVER(reserve, cuMemAddressReserve);
 DRIVER(unreserve, cuMemAddressFree);
@@ -162,7 +163,8 @@ static void side_by_side() {
     EXPECT(pointer_attribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p) == 0 && word == CU_MEMORYTYPE_DEVICE);
     EXPECT(pointer_attribute(&word, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == INVALID);
 
-    EXPECT(unmap(p, unit + 1) == INVALID && unmap(p + unit, unit) == INVALID && unmap(p, 7 * unit) == INVALID && unmap(at, unit) == INVALID);
+    EXPECT(unmap(p, unit + 1) == INVALID && unmap(p + unit, unit) == INVALID);
+    EXPECT(unmap(at, unit) == 0); // what is not mapped may be unmapped
     EXPECT(unreserve(at, 16 * unit) == INVALID); // still in use
     EXPECT(unmap(p + unit, 3 * unit) == 0);      // the middle one alone
     EXPECT(left_is(before - 3 * unit));
@@ -246,7 +248,7 @@ static void refusals() {
     EXPECT(get_access(nullptr, &p.location, at) == INVALID);
     unsigned long long rights;
     EXPECT(get_access(&rights, &p.location, at + unit) == INVALID);
-    EXPECT(unmap(at, unit) == 0 && unmap(at, unit) == INVALID && release(h) == 0);
+    EXPECT(unmap(at, unit) == 0 && unmap(at, unit) == 0 && release(h) == 0);
 
     // All there is, in pieces; then exactly that much again in one. What the program had freed counts.
     void *freed;

@@ -49,7 +49,7 @@ static void device(int has, int multiprocessors, int major) {
 static void without(void) {
     fake_reset();
     EQUAL(launch_dims(2, 1, 1), CUDA_ERROR_NOT_SUPPORTED);
-    EQUAL(launch_dims(1, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(launch_dims(1, 1, 0), CUDA_ERROR_INVALID_CLUSTER_SIZE);
     EQUAL(impl_cuLaunchKernel(clustered, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_NOT_SUPPORTED); /* was compiled for clusters of two */
     EQUAL(fake.count[GV_OP_LAUNCH], 0);
     EQUAL(launch_dims(1, 1, 1), 0);
@@ -79,7 +79,7 @@ static void launches(void) {
     EQUAL(fake.count[GV_OP_CLUSTER_COUNT], 0); /* so many fit everywhere */
 
     fake_reset();
-    EQUAL(launch_dims(0, 1, 1), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(launch_dims(0, 1, 1), CUDA_ERROR_INVALID_CLUSTER_SIZE);
     EQUAL(launch_dims(3, 1, 1), CUDA_ERROR_INVALID_CLUSTER_SIZE); /* of 16 blocks */
     EQUAL(launch_dims(1, 1, 2), CUDA_ERROR_INVALID_CLUSTER_SIZE);
     EQUAL(launch_dims(16, 1, 1), CUDA_ERROR_INVALID_CLUSTER_SIZE); /* not on every device, and the program has not said that it may be so */
@@ -109,7 +109,7 @@ static void attributes(void) {
     EQUAL(value, 1);
     EQUAL(impl_cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, clustered), 0);
     EQUAL(value, 2);
-    EQUAL(impl_cuFuncSetAttribute(clustered, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4), CUDA_ERROR_NOT_PERMITTED);
+    EQUAL(impl_cuFuncSetAttribute(clustered, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 4), CUDA_ERROR_INVALID_VALUE);
     EQUAL(impl_cuLaunchKernel(clustered, 2, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), 0);
     EQUAL(fake.launch.cluster, 0); /* the driver knows */
     EQUAL(impl_cuLaunchKernel(clustered, 3, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_ERROR_INVALID_CLUSTER_SIZE);

@@ -251,7 +251,7 @@ void pinned(void) {
     EQUAL(impl_cuMemHostAlloc((void **)&host, 4096, CU_MEMHOSTALLOC_PORTABLE), 0);
     unsigned flags;
     EQUAL(impl_cuMemHostGetFlags(&flags, host), 0);
-    EQUAL(flags, CU_MEMHOSTALLOC_PORTABLE);
+    EQUAL(flags, CU_MEMHOSTALLOC_DEVICEMAP);
     EQUAL(impl_cuMemsetD8Async(d, 0x5a, 4096, stream), 0);
     fake_reset();
     EQUAL(impl_cuMemcpyDtoHAsync(host, d, 4096, stream), 0);

@@ -422,7 +422,7 @@ static void wrapped_library(void) {
         .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1, .attrs = &cluster, .numAttrs = 1};
     EQUAL(impl_cuLaunchKernelEx(&config, (CUfunction)add, params, NULL), 0);
     cluster.value.clusterDim.y = 0;
-    EQUAL(impl_cuLaunchKernelEx(&config, (CUfunction)add, params, NULL), CUDA_ERROR_INVALID_VALUE);
+    EQUAL(impl_cuLaunchKernelEx(&config, (CUfunction)add, params, NULL), CUDA_ERROR_INVALID_CLUSTER_SIZE);
     EQUAL(impl_cuLibraryUnload(l), 0);
 }
 

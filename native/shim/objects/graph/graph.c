@@ -269,7 +269,8 @@ CUresult impl_cuGraphClone(CUgraph *out, CUgraph handle) {
     struct shim_graph *g;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_find(handle, &g);
-    if (!rc && (!out || graph_has_memory(g))) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && !out) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && graph_has_memory(g)) rc = CUDA_ERROR_NOT_SUPPORTED;
     struct shim_graph *copy = rc ? NULL : graph_copied(g);
     pthread_mutex_unlock(&graph_lock);
     if (!rc && !copy) rc = CUDA_ERROR_OUT_OF_MEMORY;

@@ -244,7 +244,8 @@ CUresult impl_cuGraphDestroyNode(CUgraphNode handle) {
     struct graph_node *node;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_node_find(handle, &node);
-    if (!rc && (node->graph->owned || graph_is_memory(&node->work))) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && node->graph->owned) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && graph_is_memory(&node->work)) rc = CUDA_ERROR_NOT_SUPPORTED;
     if (!rc) graph_remove(node);
     pthread_mutex_unlock(&graph_lock);
     graph_settled();

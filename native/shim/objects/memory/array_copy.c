@@ -9,11 +9,11 @@
 
 #define SCRATCH (32ull << 20) /* bytes of device memory that a copy passes through at a time */
 
-/* Whether a box lies in its array and begins and ends with texels. */
+/* Whether a box lies in its array. It need not begin and end with texels. */
 static int check_array(const struct copy_side *side, const struct copy_box *box) {
     const struct shim_array *a = side->array;
-    uint64_t texel = array_texel(a), row = a->shape.Width * texel, x = side->at[0], y = side->at[1], z = side->at[2];
-    if (x % texel || box->width % texel || x > row || box->width > row - x) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t row = a->shape.Width * array_texel(a), x = side->at[0], y = side->at[1], z = side->at[2];
+    if (x > row || box->width > row - x) return CUDA_ERROR_INVALID_VALUE;
     if (y > array_rows(a) || box->height > array_rows(a) - y || z > array_slices(a) || box->depth > array_slices(a) - z)
         return CUDA_ERROR_INVALID_VALUE;
     return 0;

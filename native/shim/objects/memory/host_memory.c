@@ -90,7 +90,8 @@ CUresult impl_cuMemHostGetFlags(unsigned int *flags, void *memory) {
     struct range r;
     if (!shim_initialized()) return CUDA_ERROR_NOT_INITIALIZED;
     if (!flags || !range_find_host((uint64_t)(uintptr_t)memory, &r) || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
-    *flags = r.flags;
+    /* As drivers have it where addresses are unified: all memory is mapped, and that it is portable is not told. */
+    *flags = (r.flags & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE) | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }
 

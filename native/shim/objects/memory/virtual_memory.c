@@ -70,6 +70,9 @@ static bool anything_mapped(uint64_t address, uint64_t size) {
     return mapping_of(address) || (n && n->key - address < size);
 }
 
+/* The first mapping that begins there or behind. */
+static struct mapping *first_mapping(uint64_t address) { return (struct mapping *)treap_ceiling(&mappings, address, 0); }
+
 /* The first of the mappings that make up [address, address + size); NULL when it has holes or begins or ends inside a mapping. */
 static struct mapping *whole_mappings(uint64_t address, uint64_t size) {
     struct mapping *first = mapping_of(address), *m = first;
@@ -392,21 +395,30 @@ static bool takes_away(const struct mapping *m, uint64_t end, CUdevice device, u
     return false;
 }
 
+/* Whether a range lies in a reservation and cuts no mapping in two; lock held. What of it is not mapped is nobody's mistake: drivers unmap the rest. */
+static bool may_unmap(uint64_t address, uint64_t size) {
+    const struct reservation *r = reservation_of(address);
+    const struct mapping *m = mapping_of(address);
+    if (!size || !r || size > r->size - (address - r->node.key) || (m && m->node.key != address)) return false;
+    for (m = first_mapping(address); m && m->node.key - address < size; m = mapping_after(m))
+        if (m->size > size - (m->node.key - address)) return false;
+    return true;
+}
+
 CUresult impl_cuMemUnmap(CUdeviceptr ptr, size_t size) {
     int rc = usable();
     if (rc) return rc;
     pthread_mutex_lock(&lock);
-    struct mapping *m = whole_mappings(ptr, size);
+    bool may = may_unmap(ptr, size), any = may && anything_mapped(ptr, size);
     pthread_mutex_unlock(&lock);
-    if (!m) return CUDA_ERROR_INVALID_VALUE;
+    if (!any) return may ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     /* As for a free, earlier commands may still use it. An error of the device does not keep it mapped. */
     stream_drain_context(NULL);
     pthread_mutex_lock(&lock);
-    m = whole_mappings(ptr, size);
-    if (m) post_memory_unmap(0, 0, &(struct gv_cmd_memory_unmap){.address = ptr, .size = size});
-    rc = m ? 0 : CUDA_ERROR_INVALID_VALUE; /* another thread was quicker */
+    struct mapping *m = may_unmap(ptr, size) ? first_mapping(ptr) : NULL; /* another thread may have been quicker */
     for (struct mapping *next; m && m->node.key - ptr < size; m = next) {
         next = mapping_after(m);
+        post_memory_unmap(0, 0, &(struct gv_cmd_memory_unmap){.address = m->node.key, .size = m->size});
         range_remove(m->node.key, RANGE_MAPPED, RANGE_MAPPED, NULL);
         treap_remove(&mappings, &m->node);
         m->physical->maps--;
@@ -414,7 +426,7 @@ CUresult impl_cuMemUnmap(CUdeviceptr ptr, size_t size) {
         free(m);
     }
     pthread_mutex_unlock(&lock);
-    return rc ? rc : session_broken();
+    return session_broken();
 }
 
 /* Asks the worker to set one device's rights, then records them. lock held. */

@@ -80,7 +80,7 @@ static bool is_of_clusters(int attribute) {
 }
 
 int function_set_attribute(struct shim_function *f, int attribute, int value) {
-    if (is_required_cluster(attribute) && f->meta->cluster) return CUDA_ERROR_NOT_PERMITTED; /* the kernel was compiled for its clusters */
+    if (is_required_cluster(attribute) && f->meta->cluster) return CUDA_ERROR_INVALID_VALUE; /* the kernel was compiled for its clusters */
     int rc = settings_set(&f->settings, f->context->info, f->meta->static_shared, attribute, value);
     if (rc) return rc;
     if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) atomic_store(&f->max_dynamic_shared, (uint32_t)value);

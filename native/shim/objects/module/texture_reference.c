@@ -58,7 +58,8 @@ CUresult impl_cuParamSetTexRef(CUfunction function, int unit, CUtexref handle) {
     if (rc) return rc;
     const struct shim_function *f = object_get(OBJECT_FUNCTION, function);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
-    return unit == CU_PARAM_TR_DEFAULT && r->module == f->module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    (void)unit; /* the driver does not look at it */
+    return r->module == f->module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- what it is bound to ---- */
