@@ -203,13 +203,16 @@ static cudaGraph_t adding(int what, int times = 1) {
 
 static void children_and_updates() {
     clear(a);
-    cudaGraph_t inner = adding(5), outer, changed = adding(7), longer = adding(7, 2), clone;
+    cudaGraph_t inner = adding(5), outer = adding(1), changed = adding(7), longer = adding(7, 2), clone, broken;
     cudaGraphExec_t x = ready(inner);
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    add<<<1, N, 0, stream>>>(a, 1);
-    CHECK(cudaGraphLaunch(x, stream));
-    CHECK(cudaGraphLaunch(x, stream));
-    CHECK(cudaStreamEndCapture(stream, &outer));
+    EXPECT(refused(cudaGraphLaunch(x, stream), cudaErrorStreamCaptureUnsupported));
+    EXPECT(refused(cudaStreamEndCapture(stream, &broken), cudaErrorStreamCaptureInvalidated));
+    cudaGraphNode_t first, child, next;
+    size_t one = 1;
+    CHECK(cudaGraphGetNodes(outer, &first, &one));
+    CHECK(cudaGraphAddChildGraphNode(&child, outer, &first, 1, inner));
+    CHECK(cudaGraphAddChildGraphNode(&next, outer, &child, 1, inner));
     CHECK(cudaGraphClone(&clone, outer));
     CHECK(cudaGraphDestroy(outer));
     cudaGraphExec_t both = ready(clone);

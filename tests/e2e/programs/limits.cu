@@ -51,7 +51,7 @@ int main() {
     cudaGetLastError();
     EXPECT(cudaFree((void *)0x1234) == cudaErrorInvalidValue);
     cudaGetLastError();
-    EXPECT(cudaStreamSynchronize((cudaStream_t)0x5678) != cudaSuccess);
+    EXPECT_OF_OURS(cudaStreamSynchronize((cudaStream_t)0x5678) != cudaSuccess);
     cudaGetLastError();
     EXPECT(cudaSetDevice(99) == cudaErrorInvalidDevice);
     cudaGetLastError();

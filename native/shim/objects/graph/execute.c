@@ -399,7 +399,7 @@ CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
     int rc = stream_require(stream, &s);
     if (!rc) rc = find(handle, &x);
     if (rc) return rc;
-    if (stream_captures(s)) return capture_work(s, &(struct graph_work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = x->graph});
+    if (stream_captures(s)) return capture_forbidden(s); /* as by a driver: a capture has no launches of graphs in it */
     rc = x->memory ? check_memory(x) : 0;
     for (size_t i = 0; i < x->n && !rc; i++)
         if (!x->calls[i]->disabled) rc = carry_out(s, stream, x->calls[i]);
