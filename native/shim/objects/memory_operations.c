@@ -69,11 +69,11 @@ static CUstreamBatchMemOpParams described(const struct gv_memory_operation *o) {
 
 int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out) {
     if (!p || p->count > 256 || (p->count && !p->paramArray) || p->flags) return CUDA_ERROR_INVALID_VALUE;
-    size_t size = p->count * sizeof *p->paramArray;
+    size_t size = p->count * sizeof *p->paramArray; /* none is a number of operations, too */
     *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
-                               .batch = {.context = p->ctx, .count = p->count, .flags = p->flags, .operations = malloc(size)}};
+                               .batch = {.context = p->ctx, .count = p->count, .flags = p->flags, .operations = malloc(size + 1)}};
     if (!out->batch.operations) return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(out->batch.operations, p->paramArray, size);
+    if (size) memcpy(out->batch.operations, p->paramArray, size);
     return 0;
 }
 

@@ -25,9 +25,9 @@
     } while (0)
 
 // What a driver does not look for, and need not survive: it is asked of ours only.
-#define EXPECT_OF_OURS(condition)                                \
-    do {                                                         \
-        if (!std::getenv("CHECK_GO_ON")) EXPECT(condition);      \
+#define EXPECT_OF_OURS(condition)                           \
+    do {                                                    \
+        if (!std::getenv("CHECK_GO_ON")) EXPECT(condition); \
     } while (0)
 
 inline bool check_goes_on() {
