@@ -1,4 +1,4 @@
-/* Texture and surface objects, and tensor maps. Device code reads their values, so the worker's driver creates them; descriptors are kept here for the program's
+/* Texture and surface objects. Device code reads their values, so the worker's driver creates them; descriptors are kept here for the program's
  * queries. */
 #include "gv_client.h"
 #include "gv_impl.h"
@@ -272,7 +272,7 @@ CUresult impl_cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfObject 
     return rc;
 }
 
-/* ---- attributes, tensor maps ---- */
+/* ---- attributes ---- */
 
 CUresult impl_cuDeviceGetTexture1DLinearMaxWidth(size_t *out, CUarray_format format, unsigned channels, CUdevice device) {
     (void)device;
@@ -280,50 +280,4 @@ CUresult impl_cuDeviceGetTexture1DLinearMaxWidth(size_t *out, CUarray_format for
     if (!out || !array_format_size(format) || (channels != 1 && channels != 2 && channels != 4)) return CUDA_ERROR_INVALID_VALUE;
     *out = (size_t)1 << 28; /* elements, as MAXIMUM_TEXTURE1D_LINEAR_WIDTH has it */
     return CUDA_SUCCESS;
-}
-
-CUresult impl_cuTensorMapEncodeTiled(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *dims,
-                                     const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
-                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-    struct shim_context *c;
-    int rc = context_any(&c);
-    if (rc) return rc;
-    if (!out || !address || !rank || rank > 5 || !dims || (rank > 1 && !strides) || !box || !steps) return CUDA_ERROR_INVALID_VALUE;
-    struct gv_cmd_tensor_map command = {.type = type,
-                                        .rank = rank,
-                                        .interleave = interleave,
-                                        .swizzle = swizzle,
-                                        .promotion = promotion,
-                                        .fill = fill,
-                                        .address = (uint64_t)(uintptr_t)address,
-                                        .dims = dims,
-                                        .dims_size = rank * 8,
-                                        .strides = strides,
-                                        .strides_size = (rank - 1) * 8,
-                                        .box = box,
-                                        .box_size = rank * 4,
-                                        .steps = steps,
-                                        .steps_size = rank * 4};
-    struct session_reply reply;
-    struct gv_reply_tensor_map answer;
-    rc = call_tensor_map(c->id, &command, &answer, &reply);
-    if (!rc && answer.map_size != sizeof *out) rc = CUDA_ERROR_UNKNOWN;
-    if (!rc) memcpy(out, answer.map, sizeof *out);
-    session_reply_done(&reply);
-    return rc;
-}
-
-CUresult impl_cuTensorMapReplaceAddress(CUtensorMap *map, void *address) {
-    struct shim_context *c;
-    int rc = context_any(&c);
-    if (rc) return rc;
-    if (!map || !address) return CUDA_ERROR_INVALID_VALUE;
-    const struct gv_cmd_tensor_map_address command = {.map = map, .map_size = sizeof *map, .address = (uint64_t)(uintptr_t)address};
-    struct session_reply reply;
-    struct gv_reply_tensor_map_address answer;
-    rc = call_tensor_map_address(c->id, &command, &answer, &reply);
-    if (!rc && answer.map_size != sizeof *map) rc = CUDA_ERROR_UNKNOWN;
-    if (!rc) memcpy(map, answer.map, sizeof *map);
-    session_reply_done(&reply);
-    return rc;
 }

@@ -28,6 +28,7 @@ extern struct fake {
     size_t load_size;                  /* of the image it was sent */
     bool lost;
     int access_status;              /* what memory_access answers */
+    int map_status;                 /* of tensor maps */
     uint64_t mapped;                /* bytes */
     const char *cache;              /* folder for metadata of modules, NULL: none */
     uint64_t lent;                  /* payloads sent from where they lie */

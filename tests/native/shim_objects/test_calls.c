@@ -9,6 +9,7 @@
 #include "cluster_calls.h"
 #include "green_calls.h"
 #include "pool_calls.h"
+#include "tensor_map_calls.h"
 #include "objects/objects.h"
 #include "wire/session_limits.h"
 
@@ -499,6 +500,7 @@ int main(void) {
     libraries();
     wrapped_library();
     clusters();
+    tensor_maps();
     faults();
     resets();
     pools();

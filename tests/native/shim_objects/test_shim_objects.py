@@ -47,7 +47,7 @@ def calls(name: str, tmp_path: Path, sanitizer: str, flags: tuple[str, ...] = ()
 
 @pytest.mark.slow
 def test_calls(tmp_path: Path) -> None:
-    calls("test_calls", tmp_path, MEMORY, more=("memory_calls", "pool_calls", "green_calls", "cluster_calls"))
+    calls("test_calls", tmp_path, MEMORY, more=("memory_calls", "pool_calls", "green_calls", "cluster_calls", "tensor_map_calls"))
 
 
 @pytest.mark.slow
