@@ -24,6 +24,7 @@ INTEGRITY = "d4082055-bde6-704b-8d34-ba123c66e1f2"
 IDENTITIES = "21318c60-9714-3248-8ca6-41ff7324c8f2"
 CUBLASLT = "1734dc26-800d-4745-8726-c0f1e7dd8bca"
 CUFFT = "6e163fbe-b958-444d-835c-e182aff1991e"
+TOOLS = "7cb63f9b-9ca4-8e42-a484-beb66e6aed7f"
 INVALID_HANDLE = 400
 
 P = ctypes.c_void_p
@@ -48,7 +49,8 @@ def slot(lib: ctypes.CDLL, name: str, number: int, *types: type) -> ctypes._CFun
 
 
 @pytest.mark.parametrize(
-    ("name", "slots"), [(RUNTIME, 13), (BUFFERS, 7), (CURRENT, 4), (CHECKS, 4), (INTEGRITY, 3), (IDENTITIES, 64), (CUBLASLT, 17), (CUFFT, 64)]
+    ("name", "slots"),
+    [(RUNTIME, 13), (BUFFERS, 7), (CURRENT, 4), (CHECKS, 4), (INTEGRITY, 3), (IDENTITIES, 64), (CUBLASLT, 17), (CUFFT, 64), (TOOLS, 64)],
 )
 def test_size_word(lib: ctypes.CDLL, name: str, slots: int) -> None:
     assert ctypes.c_uint64.from_address(table(lib, name)).value == slots * 8
@@ -67,6 +69,7 @@ def test_slots_nobody_was_seen_to_call(lib: ctypes.CDLL) -> None:
     for _ in range(2):
         assert slot(lib, CUBLASLT, 5)() == 801
         assert slot(lib, IDENTITIES, 63)() == 801
+        assert slot(lib, TOOLS, 5)() == 801
     log = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(lib, "fake_log"))).decode()
     assert log.count("slot 5 of the private table 1734dc26") == 1
     assert log.count("slot 63 of the private table 21318c60") == 1

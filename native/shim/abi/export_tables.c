@@ -14,7 +14,7 @@
 
 #define SLOTS 64
 
-enum table_name { RUNTIME, TOOLS_BUFFERS, CURRENT_CONTEXT, LOCAL_STORAGE, CONTEXT_CHECKS, INTEGRITY, IDENTITIES, CUBLASLT, CUFFT, TABLES };
+enum table_name { RUNTIME, TOOLS_BUFFERS, CURRENT_CONTEXT, LOCAL_STORAGE, CONTEXT_CHECKS, INTEGRITY, IDENTITIES, CUBLASLT, CUFFT, TOOLS, TABLES };
 
 struct table {
     uint8_t uuid[16];
@@ -202,6 +202,9 @@ static int functions_of_module(CUcontext ctx, CUmodule module, function_callback
     return module_each_function(module, each_function, &each);
 }
 
+/* 7cb63f9b, hooks for tools: CUPTI of CUDA 13.5 tells its version, which JAX asks for, only where the driver has it. It calls none of it then; to watch a program it wants another
+ * table, which is refused. */
+
 /* ---- slots that nothing fills -------------------------------------------------------------------------------------- */
 
 static CUresult missing(unsigned table, unsigned slot) {
@@ -236,6 +239,7 @@ EACH_16(SLOT, INTEGRITY)
 EACH_64(SLOT, IDENTITIES)
 EACH_64(SLOT, CUBLASLT)
 EACH_64(SLOT, CUFFT)
+EACH_64(SLOT, TOOLS)
 
 #define FILL(table, slot) tables[table].functions[slot] = (void *)missing_##table##_##slot;
 
@@ -251,6 +255,7 @@ static struct table tables[TABLES] = {
     [IDENTITIES] = {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2}, 64, 1, {0}},
     [CUBLASLT] = {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}, 17, 1, {0}},
     [CUFFT] = {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e}, 64, 1, {0}},
+    [TOOLS] = {{0x7c, 0xb6, 0x3f, 0x9b, 0x9c, 0xa4, 0x8e, 0x42, 0xa4, 0x84, 0xbe, 0xb6, 0x6e, 0x6a, 0xed, 0x7f}, 64, 1, {0}},
 };
 
 static void build(void) {
@@ -264,6 +269,7 @@ static void build(void) {
     EACH_64(FILL, IDENTITIES)
     EACH_64(FILL, CUBLASLT)
     EACH_64(FILL, CUFFT)
+    EACH_64(FILL, TOOLS)
     tables[RUNTIME].functions[1] = (void *)runtime_load;
     tables[RUNTIME].functions[2] = (void *)runtime_primary_context;
     tables[RUNTIME].functions[6] = (void *)runtime_load;
