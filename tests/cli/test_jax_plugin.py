@@ -9,6 +9,7 @@ from importlib.metadata import Distribution, DistributionFinder, MetadataPathFin
 from types import SimpleNamespace
 
 import pytest
+
 from gpuvirt import paths
 
 ADDED = "--xla_gpu_enable_libnvptxcompiler=false --xla_gpu_enable_libnvjitlink=false"

@@ -1,8 +1,8 @@
-"""What JAX needs on software GPUs, by its own extension point (entry points "jax_plugins"). `gpuvirt run` puts this folder on PYTHONPATH where the GPUs are software ones.
+"""What JAX needs on software GPUs, by its own extension point (entry points "jax_plugins"). `gpuvirt run` puts this folder on PYTHONPATH for them.
 
-From 0.12 on XLA compiles PTX to machine code within the process, for the newest device that it knows, which a software GPU is not. Two flags have it call ptxas as it did
-before, and `gpuvirt run` has one on PATH that passes PTX through. Older XLAs end the program for a flag that they do not know; so the version is looked at, and TensorFlow,
-whose XLA is another, is left alone.
+From 0.12 on XLA compiles PTX to machine code within the process, for the newest device that it knows, which a software GPU is not. Two flags have
+it call ptxas as it did before, and `gpuvirt run` has one on PATH that passes PTX through. Older XLAs end the program for a flag that they do not
+know; so the version is looked at, and TensorFlow, whose XLA is another, is left alone.
 """
 
 from __future__ import annotations
