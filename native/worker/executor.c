@@ -62,13 +62,13 @@ static int step(struct worker *w, char *err) {
     /* While it waits for room, read-ahead reads the link: acknowledgements release room, and they come with the commands. */
     bool turn = worker_has_turn(w, record), room = turn && (gives_room(record->op) || worker_has_room(w)), frees = frees_spare(w, record->op),
          waits = frees || gv_may_wait(record->op);
-    /* Any call of a driver waits when its queues are full, for what only the client's answer lets go on. */
-    bool ahead = !room || ((waits || w->ops->command_begin) && worker_waits_for_client(w));
-    if (ahead || waits)
+    /* Any call of a driver waits when its queues are full, for what only the client's answer lets go on: that is rare. */
+    bool client = (waits || w->ops->command_begin) && worker_waits_for_client(w), ahead = !room || (waits && client), offers = client && !ahead;
+    if (ahead || offers || waits)
         worker_rest(w);
     else if (!atomic_load_explicit(&w->busy, memory_order_relaxed))
         atomic_store_explicit(&w->busy, true, memory_order_relaxed);
-    if (ahead) {
+    if (ahead || offers) {
         if (!aside) {
             if (!worker_aside_put(w, record, true)) {
                 snprintf(err, GV_ERR_SIZE, "out of memory");
@@ -78,7 +78,10 @@ static int step(struct worker *w, char *err) {
             aside = worker_aside_take(w);
             record = aside->record;
         }
-        worker_ahead_begin(w);
+        if (ahead)
+            worker_ahead_begin(w);
+        else
+            worker_ahead_offer(w);
     }
     if (!room) worker_await_room(w);
     if (!turn) worker_await_turn(w, record);
@@ -86,6 +89,7 @@ static int step(struct worker *w, char *err) {
     int outcome = carry_out(w, record, err);
     worker_turn_unused(w);
     if (ahead) worker_ahead_end(w);
+    if (offers) worker_ahead_retract(w);
     if (aside)
         free(aside);
     else

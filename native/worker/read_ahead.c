@@ -13,7 +13,12 @@
 #include "state.h"
 
 #define LOOK_NS 20000000 /* ns between polls of the link */
-#define AHEAD_NS 1000000 /* longest wait in ns for a record while the executor is blocked, which may want the link back */
+#define AHEAD_NS \
+    1000000 /* longest wait in ns for a record while the executor is blocked, which may want the link back; ns for which an offer stands before it is taken */
+#define WATCHED 20 /* looks without an offer, after which it is looked for every LOOK_NS only */
+
+#define OFFERED 1ull
+#define TAKEN (1ull << 63)
 
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front) {
     struct worker_aside *a = malloc(sizeof *a + record->size);
@@ -45,6 +50,30 @@ void worker_ahead_begin(struct worker *w) {
     w->ahead = true;
     pthread_cond_signal(&w->ahead_changed);
     pthread_mutex_unlock(&w->ahead_lock);
+}
+
+void worker_ahead_offer(struct worker *w) {
+    atomic_fetch_add(&w->ahead_offer, OFFERED);
+    if (atomic_load(&w->ahead_watches)) return;
+    pthread_mutex_lock(&w->ahead_lock);
+    pthread_cond_signal(&w->ahead_changed);
+    pthread_mutex_unlock(&w->ahead_lock);
+}
+
+void worker_ahead_retract(struct worker *w) {
+    uint64_t offer = atomic_load(&w->ahead_offer) & ~TAKEN, next = offer + OFFERED;
+    if (atomic_compare_exchange_strong(&w->ahead_offer, &offer, next)) return;
+    worker_ahead_end(w);
+    atomic_store(&w->ahead_offer, next);
+}
+
+/* Takes an offer that stood at the last look already, at which it was `*seen`. ahead_lock held. Whether there is one. */
+static bool take_offer(struct worker *w, uint64_t *seen) {
+    uint64_t offer = atomic_load(&w->ahead_offer);
+    bool stands = offer & OFFERED, stood = stands && offer == *seen && !(offer & TAKEN);
+    *seen = offer;
+    if (stood && atomic_compare_exchange_strong(&w->ahead_offer, &offer, offer | TAKEN)) w->ahead = true;
+    return stands;
 }
 
 /* The lock alone would not do: the thread that lets it go and wants it again has it before one that sleeps has woken up, for seconds where there are idle
@@ -90,15 +119,19 @@ static bool read_on(struct worker *w) {
 
 static void *read_ahead(void *arg) {
     struct worker *w = arg;
+    uint64_t seen = 0;
+    int idle_looks = WATCHED;
     pthread_mutex_lock(&w->ahead_lock);
     while (!atomic_load(&w->stopping)) {
         if (gv_link_dead(w->link)) {
             worker_stop(w);
             break;
         }
+        idle_looks = take_offer(w, &seen) ? 0 : idle_looks < WATCHED ? idle_looks + 1 : WATCHED;
+        atomic_store(&w->ahead_watches, idle_looks < WATCHED);
         bool reads = w->ahead && !atomic_load(&w->ahead_ends);
         if (reads && read_on(w)) continue;
-        struct timespec until = gv_deadline(CLOCK_MONOTONIC, reads ? AHEAD_NS : LOOK_NS);
+        struct timespec until = gv_deadline(CLOCK_MONOTONIC, reads || idle_looks < WATCHED ? AHEAD_NS : LOOK_NS);
         pthread_cond_timedwait(&w->ahead_changed, &w->ahead_lock, &until);
     }
     pthread_mutex_unlock(&w->ahead_lock);

@@ -242,6 +242,9 @@ struct worker {
     pthread_cond_t ahead_changed;
     bool ahead;              /* the executor is blocked and the read-ahead thread reads the link */
     _Atomic bool ahead_ends; /* not under the lock: the executor waits for it */
+    _Atomic uint64_t
+        ahead_offer; /* nor these: odd while the executor is in a call that may wait; with the highest bit when read-ahead has taken the link for it */
+    _Atomic bool ahead_watches; /* read-ahead looks for offers at short intervals */
     struct worker_aside *aside_first, *aside_last;
     uint64_t aside_bytes;
 
@@ -369,6 +372,9 @@ void worker_read_ahead_stop(struct worker *w);
  * the client gets its answer. */
 void worker_ahead_begin(struct worker *w);
 void worker_ahead_end(struct worker *w);
+/* The same for what hardly ever blocks: read-ahead takes the link only when the executor has not come back within some milliseconds. */
+void worker_ahead_offer(struct worker *w);
+void worker_ahead_retract(struct worker *w);
 /* The oldest record that read-ahead queued, NULL: none; the caller frees it. Executor, not while ahead. */
 struct worker_aside *worker_aside_take(struct worker *w);
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front);

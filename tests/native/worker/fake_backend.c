@@ -284,6 +284,7 @@ int fake_copy_device(struct gv_stream *s, uint64_t dst, struct gv_context *dc, u
     return queue(s, (struct job){.kind = COPY_IN, .device = dst, .source = fake.memory + src, .shape = *shape});
 }
 int fake_fill(struct gv_stream *s, uint64_t dst, uint64_t pitch, uint32_t elem, uint32_t value, uint64_t width, uint64_t height) {
+    while (fake.fill_waits && atomic_load(&fake.queued)) usleep(1000);
     (void)pitch;
     if (elem != 1 || height != 1) return 1;
     return queue(s, (struct job){.kind = FILL, .device = dst, .value = value, .shape = {.width = width}});
@@ -382,6 +383,10 @@ int fake_mark_follows(struct gv_stream *s) {
     pthread_mutex_unlock(&s->lock);
     return follows;
 }
+
+/* There is something that may wait in any command. */
+void fake_command_begin(struct gv_backend *b) { (void)b; }
+void fake_command_end(struct gv_backend *b) { (void)b; }
 
 const struct gv_backend_ops gv_backend_soft = {.name = "soft", GV_BACKEND_ENTRIES(fake)};
 const struct gv_backend_ops gv_backend_cuda = {.name = "cuda", GV_BACKEND_ENTRIES(fake)};

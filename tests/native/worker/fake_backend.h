@@ -18,6 +18,7 @@ struct fake_state {
     _Atomic int filled; /* fills */
     _Atomic uint64_t image_sum;
     _Atomic bool free_waits; /* memory_free comes back only when all streams are idle, as real drivers do */
+    _Atomic bool fill_waits; /* fills come back only when all streams are idle, as of a driver whose queue is full */
     _Atomic int free_us;     /* memory_free takes so long */
     _Atomic bool frees_wait; /* host_free comes back only when no gate is queued, as of a driver that frees pinned memory when the device is idle */
     _Atomic int gates;       /* that are queued, or run */

@@ -159,6 +159,30 @@ static void calls_behind_a_host_function(void) {
     bye();
 }
 
+/* A call that waits although it hardly ever does: the answer that lets it go on is behind it. Then many that do not, and one that does again. */
+static void full_queue_behind_a_host_function(void) {
+    begin();
+    attach();
+    for (uint64_t round = 1; round <= 3; round++) {
+        POST(host_func, 0, 1, .stream = 100, .tag = round);
+        host_function_comes(round, 0);
+        for (int i = 0; i < 500; i++) POST(fill, 0, 1, .stream = 100, .dst = 5, .elem = 1, .value = 9, .width = 1, .height = 1);
+        POST(event_create, 0, 1, .event = 500 + round);
+        POST(event_destroy, 0, 1, .event = 500 + round);
+        CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0);
+        fake.fill_waits = true;
+        POST(fill, 0, 1, .stream = 100, .dst = 5, .elem = 1, .value = 7, .width = 1, .height = 1);
+        for (int i = 0; i < 50; i++)
+            POST(fill, 0, 1, .stream = 100, .dst = 6, .elem = 1, .value = (uint64_t)i, .width = 1, .height = 1); /* order is kept */
+        POST(host_done, 0, 1, .tag = round);
+        uint64_t seq = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+        CHECK(completed().upto == seq);
+        CHECK(fake.memory[5] == 7 && fake.memory[6] == 49);
+        fake.fill_waits = false;
+    }
+    bye();
+}
+
 struct sending {
     void *data;
     const void *last;
@@ -262,6 +286,7 @@ const struct test_case held_up_cases[] = {
     {"copies_behind_a_host_function", copies_behind_a_host_function},
     {"answer_when_there_is_no_room", answer_when_there_is_no_room},
     {"free_behind_a_host_function", free_behind_a_host_function},
+    {"full_queue_behind_a_host_function", full_queue_behind_a_host_function},
     {"calls_behind_a_host_function", calls_behind_a_host_function},
     {"link_behind_copies_that_wait", link_behind_copies_that_wait},
     {"free_behind_a_copy_in_place", free_behind_a_copy_in_place},
