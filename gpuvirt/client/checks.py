@@ -83,7 +83,7 @@ def _compiler() -> Result:
 def _sealing() -> Result:
     name = "sealed links"
     # In a separate process, as the libraries.
-    code = "from gpuvirt.server.sealing import SealLibrary; print(SealLibrary().version())"
+    code = "from gpuvirt.server.attaching.sealing import SealLibrary; print(SealLibrary().version())"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1].removeprefix("gpuvirt.errors.GpuvirtError: ")

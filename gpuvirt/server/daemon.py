@@ -22,6 +22,7 @@ from gpuvirt import __version__, paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server import descriptors, sockets
 from gpuvirt.server import listener as listening
+from gpuvirt.server.attaching.sealing import Sealing
 from gpuvirt.server.box.choice import Choice, choose
 from gpuvirt.server.control import ControlServer
 from gpuvirt.server.devices import Inventory, describe, take_inventory, works_in_box
@@ -40,7 +41,6 @@ from gpuvirt.server.observe.observer import Observer
 from gpuvirt.server.observe.record import Record, record_file
 from gpuvirt.server.observe.requests import seeing_requests
 from gpuvirt.server.options import ServeOptions
-from gpuvirt.server.sealing import Sealing
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tenants import PRIVATE, Tenant, Tenants
 from gpuvirt.server.tokens import TokenEntry, TokenStore

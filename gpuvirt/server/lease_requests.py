@@ -83,7 +83,7 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
             named.check_not_refused(_id(message), asked.owner)
         lease = named.open(_id(message), asked, _holder(message.get("holder")))
         if not gang or message.get("last") is True:
-            await sessions.answered_within(lease, DECISION)
+            await sessions.waiting.answered_within(lease, DECISION)
         if lease.refused:
             raise NotGranted(lease.refused)
         return {"elsewhere": lease.elsewhere} if lease.elsewhere else described(lease)

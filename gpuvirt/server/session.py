@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuvirt.server.attaching.sealing import CIPHERS
 from gpuvirt.server.lease import NO_PROCESS, Asked, Membership
 from gpuvirt.server.parking import ParkingState
 from gpuvirt.server.policy.rights import Rights
-from gpuvirt.server.sealing import CIPHERS
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.sizes import whole_units

@@ -14,6 +14,8 @@ from typing import Any
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.attaching.sealing import NotSealed, Sealing
+from gpuvirt.server.attaching.waiting_clients import WaitingClients, send_welcome, tell_while
 from gpuvirt.server.fdstore.kept_sessions import Kept, SessionStore, pool_of
 from gpuvirt.server.handover import Handovers
 from gpuvirt.server.lease import NO_RIGHTS, Lease, Membership, NotGranted
@@ -29,7 +31,6 @@ from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.recent import Recent
 from gpuvirt.server.refusals import Moved, Refused, refused
-from gpuvirt.server.sealing import Exchange, NotSealed, Sealing
 from gpuvirt.server.session import MAIN, Session, asked, holder
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.turns import Turns
@@ -38,14 +39,12 @@ from gpuvirt.server.workers.engine import Engine
 from gpuvirt.server.workers.exports import Exports
 from gpuvirt.server.workers.worker_process import WorkerProcess
 from gpuvirt.sizes import whole_units
-from gpuvirt.transport.handshake import STATE_EVERY, WELCOME_BUSY, WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript, Welcome
+from gpuvirt.transport.handshake import WELCOME_FAILED, WELCOME_UNKNOWN, Hello, State, Transcript
 from gpuvirt.transport.transport import Transport
 
 log = logging.getLogger("gpuvirt.server")
 
 WORKER_PATIENCE = 4.0  # seconds without a worker, after which the client is told that it waits; it gives up when it has heard nothing for 10
-ANSWER_LIMIT = 0.5  # seconds that a pool's scheduler has for its answer before the client is told that it waits
-ANSWER_LOOK = 0.003  # seconds between two looks whether it has come
 FORMER_LIMIT = 1.0  # seconds that the session of a program that was replaced has for its own end
 TOLD_MOST = 256  # ended sessions that are remembered, because their clients are to hear why
 
@@ -59,6 +58,7 @@ class Sessions:
     Attributes:
         named: its named leases.
         reconnections: connections that were made again, by the name of the transport.
+        waiting: its clients that wait for GPUs.
         changed: is called when a lease or a session is new, has ended, or is parked or back.
         launch_over: tells the pool that a launcher has said so, None: this host is its own pool.
         on_end: is called with a session that has ended, before it is forgotten.
@@ -93,13 +93,12 @@ class Sessions:
         self.tenant_of, self.handovers = tenant_of, Handovers(inventory, memory_usage, server_name, grace, host_memory)
         self._sealing = sealing or Sealing()
         own = PolicyMachine([device.memory for device in inventory.devices], whole_units(memory))
-        self._pooled = pool is not None
-        self.table = Leases(pool(own) if pool is not None else own, SLOTS, per_token, grace, self._pooled)
+        self.table = Leases(pool(own) if pool is not None else own, SLOTS, per_token, grace, pool is not None)
         self.table.decided = self._decided
         if inventory.strict:
             self.table.no_shares = NO_SHARES
         self.named = NamedLeases(self.table, self._end, self._watch_expiry)
-        self._waiting: dict[int, set[asyncio.Future[None]]] = {}  # by lease: its sessions
+        self.waiting = WaitingClients(self.table, pool is not None, self._watch_expiry)
         self._expiry: asyncio.TimerHandle | None = None
         self.reconnections: Counter[str] = Counter()
         self.launch_over: Callable[[bytes, bytes], None] | None = None
@@ -170,7 +169,7 @@ class Sessions:
         with refused():
             wanted = asked(hello, rights)
         while (leaving := self.table.leaving(wanted)) is not None:
-            await self._tell_while(client, transcript, leaving, lambda: State(text="its GPUs become those of another host"))
+            await tell_while(client, transcript, leaving, lambda: State(text="its GPUs become those of another host"))
         number = secrets.randbits(63) | 1
         with refused():
             membership = self.table.join(number, wanted, holder(hello, peer), time.time(), time.monotonic())
@@ -178,12 +177,12 @@ class Sessions:
         session: Session | None = None
         try:
             if membership.lease.waits:
-                await self._wait(client, hello, membership.lease, transcript)
+                await self.waiting.wait(client, hello, membership.lease, transcript)
             tenant = self.tenant_of(hello.token_id)
             self.engine.expect(tenant)
             starting = asyncio.ensure_future(self.engine.take(WORKER_LIMIT))
             try:
-                await self._tell_while(client, transcript, starting, State, WORKER_PATIENCE)
+                await tell_while(client, transcript, starting, State, WORKER_PATIENCE)
             finally:
                 if not starting.done():
                     starting.cancel()
@@ -195,7 +194,7 @@ class Sessions:
             self._sessions[number] = session
             self.changed()
             self._serve_room(session)
-            self._welcome(client, session, secret, transcript, exchange)
+            send_welcome(client, session, secret, transcript, exchange, self.handovers.grace_of(session))
             self.keep(session)
             self._hand_over(client, session)
             self.turns.join(session)
@@ -220,78 +219,9 @@ class Sessions:
         log.info("%s from %s over %s: GPU %s, worker %d", session.label, peer, session.link, gpus, worker.pid)
         return session
 
-    async def _wait(self, client: socket.socket, hello: Hello, lease: Lease, transcript: Transcript) -> None:
-        """Returns when the lease has its GPUs. The client is told every few seconds that it waits.
-
-        Raises:
-            Refused: it gets none.
-            ConnectionError: the client went away.
-        """
-        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(lease.number, set()).add(decided)
-        self._watch_expiry()
-
-        def state() -> State:
-            place, queued = self.table.place(lease)
-            return State(place=place, queued=queued, text=self.table.why(lease))
-
-        try:
-            await self.answered_within(lease, ANSWER_LIMIT)
-            if lease.waits:
-                place, queued = self.table.place(lease)
-                text = "%s (pid %d) waits for %s, place %d of %d: %s"
-                log.info(text, hello.program, hello.pid, lease.gpus, place, queued, self.table.why(lease))
-            await self._tell_while(client, transcript, decided, state)
-        finally:
-            self._waiting[lease.number].discard(decided)
-            if not self._waiting[lease.number]:
-                del self._waiting[lease.number]
-        if lease.elsewhere:
-            raise Moved(lease.elsewhere)
-        if lease.refused:
-            raise Refused(WELCOME_UNKNOWN if lease.seeks else WELCOME_BUSY, lease.refused)
-
-    async def answered_within(self, lease: Lease, seconds: float) -> None:
-        """In a pool of many hosts: waits, so long at most, until its scheduler has said what becomes of a lease, or at which place it waits."""
-        end = time.monotonic() + seconds
-        while self._pooled and lease.waits and self.table.place(lease) == (0, 0) and time.monotonic() < end:
-            await asyncio.sleep(ANSWER_LOOK)
-
-    async def _tell_while(
-        self, client: socket.socket, transcript: Transcript, until: asyncio.Future[Any], state: Callable[[], State], patience: float = 0
-    ) -> None:
-        """Returns when `until` is done. Until then the client is told every few seconds, at first after `patience` seconds, that it waits.
-
-        Raises:
-            ConnectionError: the client went away.
-        """
-        loop = asyncio.get_running_loop()
-        closed: asyncio.Future[None] = loop.create_future()
-        client.setblocking(False)
-
-        def went_away() -> None:  # it says nothing before it is welcomed
-            if not closed.done():
-                closed.set_result(None)
-
-        loop.add_reader(client.fileno(), went_away)
-        try:
-            await asyncio.wait([until, closed], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            while not until.done():
-                if closed.done():
-                    raise ConnectionResetError("the client went away")
-                raw = state().pack()
-                transcript.add(raw)
-                if client.send(raw) != len(raw):
-                    raise ConnectionResetError("the client takes nothing")
-                await asyncio.wait([until, closed], timeout=STATE_EVERY, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            loop.remove_reader(client.fileno())
-
     def _decided(self, lease: Lease) -> None:
         self.changed()
-        for waiting in self._waiting.get(lease.number, ()):
-            if not waiting.done():
-                waiting.set_result(None)
+        self.waiting.decided(lease)
 
     async def _end_former(self, hello: Hello) -> None:
         """Ends the sessions of the program that ran in this process before: it was replaced (exec), and nobody will come back for them.
@@ -312,28 +242,6 @@ class Sessions:
             for worker in former:
                 worker.kill()
             await asyncio.wait(late)
-
-    def _welcome(self, client: socket.socket, session: Session, secret: bytes, transcript: Transcript, exchange: Exchange | None) -> None:
-        transport, end = session.transport, session.end
-        welcome = Welcome(
-            session=session.id,
-            transport=transport.offer,
-            descriptors=len(end.descriptors),
-            connections=transport.connections,
-            blob=end.blob,
-            grace_s=self.handovers.grace_of(session),
-            key_exchange=exchange.said if exchange else b"",
-        )
-        raw = transcript.prove_welcome(welcome, secret)
-        if exchange:
-            session.key, link_secret = transcript.sealed_session_keys(secret, exchange.shared)
-            session.seal = link_secret + bytes([exchange.cipher])
-        else:
-            session.key = transcript.session_key(secret)
-        # A fresh socket's buffer takes a whole welcome; one that does not is no client to wait for.
-        sent = socket.send_fds(client, [raw], list(end.descriptors)) if end.descriptors else client.send(raw)
-        if sent != len(raw):
-            raise OSError("the client takes nothing")
 
     def _hand_over(self, client: socket.socket, session: Session) -> None:
         given = self.handovers.of(session, session.membership)

@@ -12,7 +12,7 @@ from server.test_c_client import client, run  # noqa: F401
 from server.test_sessions import config_of, over_unix
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server.sealing import NotSealed, Sealing, SealLibrary
+from gpuvirt.server.attaching.sealing import NotSealed, Sealing, SealLibrary
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.shm import SHM
 from gpuvirt.transport.tcp import TCP
