@@ -11,7 +11,8 @@ BUILD_NEEDS := scikit-build-core pycparser cmake ninja
 HEADERS := nvidia-cuda-runtime==13.5.37 nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79
 NVCC := 'nvidia-cuda-nvcc>=13,<14' 'nvidia-cuda-cccl>=13,<14'
 
-SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null)
+# Folders too: what was moved or removed is newer there only.
+SOURCES := pyproject.toml CMakeLists.txt $(shell find native tools -type f \( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.toml' -o -name '*.cmake' -o -name '*.S' \) 2>/dev/null) $(shell find native -type d ! -name __pycache__ 2>/dev/null)
 
 # The tests start some thousand Python processes: without .pyc files each compiles gpuvirt anew, a third of what `gpuvirt run --local` takes.
 unexport PYTHONDONTWRITEBYTECODE
