@@ -13,8 +13,8 @@
 #include "state.h"
 
 #define LOOK_NS 20000000 /* ns between polls of the link */
-#define AHEAD_NS \
-    1000000 /* longest wait in ns for a record while the executor is blocked, which may want the link back; ns for which an offer stands before it is taken */
+/* Longest wait in ns for a record while the executor is blocked, which may want the link back; and the ns for which an offer stands before it is taken. */
+#define AHEAD_NS 1000000
 #define WATCHED 20 /* looks without an offer, after which it is looked for every LOOK_NS only */
 
 #define OFFERED 1ull
