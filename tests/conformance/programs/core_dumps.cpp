@@ -48,6 +48,7 @@ CASE(of_all_contexts, "cuCoredumpGetAttributeGlobal", "cuCoredumpSetAttributeGlo
     tell(CU_COREDUMP_ENABLE_USER_TRIGGER, true, cuCoredumpSetAttributeGlobal);
     size = sizeof path;
     EXPECT(cuCoredumpSetAttributeGlobal(CU_COREDUMP_PIPE, path, &size) != CUDA_SUCCESS); // it is in use
+    UNCHECKED_BY_THE_DRIVER(cuCoredumpSetAttributeGlobal(CU_COREDUMP_PIPE, path, &size), CUDA_ERROR_NOT_PERMITTED);
     REFUSED(cuCoredumpSetAttributeGlobal(CU_COREDUMP_FILE, path, nullptr), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuCoredumpSetAttributeGlobal(CU_COREDUMP_MAX, path, &size), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuCoredumpSetAttributeGlobal(static_cast<CUcoredumpSettings>(0), path, &size), CUDA_ERROR_INVALID_VALUE);

@@ -101,10 +101,18 @@ static int create_of_memory(struct shim_context *c, const CUDA_RESOURCE_DESC *re
     return rc;
 }
 
+/* The array, or the mipmapped one, that a resource names. */
+static int array_of(const CUDA_RESOURCE_DESC *resource, struct shim_array **out) {
+    switch (resource->resType) {
+    case CU_RESOURCE_TYPE_ARRAY: return array_find(resource->res.array.hArray, out);
+    case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: return array_find_levels(resource->res.mipmap.hMipmappedArray, out);
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 static int create_of_array(struct shim_context *c, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *sampling, uint64_t *object) {
     struct shim_array *a;
-    int rc = resource->resType == CU_RESOURCE_TYPE_ARRAY ? array_find(resource->res.array.hArray, &a)
-                                                         : array_find_levels(resource->res.mipmap.hMipmappedArray, &a);
+    int rc = array_of(resource, &a);
     if (!rc) rc = check_sampling(sampling, a->shape.Flags & CUDA_ARRAY3D_CUBEMAP);
     if (!rc && a->levels > 1 && !(sampling->flags & CU_TRSF_NORMALIZED_COORDINATES)) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
@@ -138,9 +146,7 @@ static CUresourceViewFormat own_format(const struct shim_array *a) {
 /* A view that says what the array is anyway changes nothing. */
 static int check_view(const CUDA_RESOURCE_DESC *resource, const CUDA_RESOURCE_VIEW_DESC *view) {
     struct shim_array *a;
-    int rc = resource->resType == CU_RESOURCE_TYPE_ARRAY             ? array_find(resource->res.array.hArray, &a)
-             : resource->resType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY ? array_find_levels(resource->res.mipmap.hMipmappedArray, &a)
-                                                                     : (int)CUDA_ERROR_INVALID_VALUE;
+    int rc = array_of(resource, &a);
     if (rc) return rc;
     bool all_layers = !view->firstLayer && (!view->lastLayer || view->lastLayer + 1 == array_slices(a));
     bool all_levels = !view->firstMipmapLevel && (!view->lastMipmapLevel || view->lastMipmapLevel + 1 == a->levels);
@@ -153,8 +159,7 @@ static int check_view(const CUDA_RESOURCE_DESC *resource, const CUDA_RESOURCE_VI
 /* What is told of a texture without a view of its own: that of the whole array. */
 static CUDA_RESOURCE_VIEW_DESC own_view(const CUDA_RESOURCE_DESC *resource) {
     struct shim_array *a;
-    int rc = resource->resType == CU_RESOURCE_TYPE_ARRAY ? array_find(resource->res.array.hArray, &a)
-                                                         : array_find_levels(resource->res.mipmap.hMipmappedArray, &a);
+    int rc = array_of(resource, &a);
     if (rc) return (CUDA_RESOURCE_VIEW_DESC){.format = CU_RES_VIEW_FORMAT_NONE};
     return (CUDA_RESOURCE_VIEW_DESC){.format = own_format(a),
                                      .width = a->shape.Width,
