@@ -1,6 +1,7 @@
 // Copies from pinned memory, which are sent from where it lies. Prints "right". With the argument "early" the source is overwritten before its copy is
 // done, which a test that looks must notice: prints "noticed".
 #include "check.h"
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -34,9 +35,15 @@ static unsigned char *device(size_t size) {
     return (unsigned char *)memory;
 }
 
-// The source is the program's again once the event behind the copy has come.
+static void wait_for(void *flag) {
+    while (!((std::atomic<bool> *)flag)->load()) std::this_thread::yield();
+}
+
+// The source is the program's again once the event behind the copy has come. `early`: the last one is overwritten while its copy is behind a host
+// function, so that it has not been read for certain.
 static bool overwritten(bool early) {
     const int n = 6;
+    std::atomic<bool> is_overwritten{false};
     cudaStream_t stream;
     cudaEvent_t done;
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -48,6 +55,7 @@ static bool overwritten(bool early) {
         fill(src[i], SIZE, i);
     }
     for (int i = 0; i < n; i++) {
+        if (early && i == n - 1) CHECK(cudaLaunchHostFunc(stream, wait_for, &is_overwritten));
         CHECK(cudaMemcpyAsync(dst[i], src[i], SIZE, cudaMemcpyHostToDevice, stream));
         if (early) {
             if (i == n - 1) std::memset(src[i], 0xee, SIZE);
@@ -60,6 +68,7 @@ static bool overwritten(bool early) {
             while (cudaEventQuery(done) == cudaErrorNotReady) std::this_thread::yield();
         std::memset(src[i], 0xee, SIZE);
     }
+    is_overwritten = true;
     bool right = true;
     for (int i = 0; i < n; i++) {
         CHECK(cudaMemcpyAsync(back, dst[i], SIZE, cudaMemcpyDeviceToHost, stream));
