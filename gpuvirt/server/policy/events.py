@@ -53,7 +53,7 @@ class Asked:
         wait: seconds for which it waits at most, 0: no limit.
         gang: it is one of the user's gang of this number, and is granted with all others of it or not at all (gangs.py); 0: it is of none.
         gang_size: how many leases that has. They ask for the same.
-        preemptible: it is given back when it is asked to (`Preempt`), for one of a higher priority.
+        preemptible: it gives way when it is asked to (`Preempt`), for one of a higher priority: it is given back, or suspended.
     """
 
     at: float
@@ -77,6 +77,7 @@ class Restored:
     Attributes:
         lease: its name, not in use.
         memory, compute: what is reserved on each device, as for `Asked`; priority, preemptible: likewise.
+        suspended: it had given way, and waits for these devices.
     """
 
     at: float
@@ -87,11 +88,21 @@ class Restored:
     compute: int = 0
     priority: int = 0
     preemptible: bool = False
+    suspended: bool = False
 
 
 @dataclass(frozen=True)
 class Released:
     """A lease is over, or its client does not wait any more. Of a lease that is not known nothing follows."""
+
+    at: float
+    lease: int
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """What works under a lease that was asked to give way has been put away: its devices are others' until `Resume`. Of a lease that has none, or is
+    not known, nothing follows."""
 
     at: float
     lease: int
@@ -173,4 +184,4 @@ class Passed:
     at: float
 
 
-Event = UserSet | UserRevoked | Asked | Restored | Released | Moved | HostJoined | HostLeft | HostCordoned | Migrate | Migrated | Passed
+Event = UserSet | UserRevoked | Asked | Restored | Released | Suspended | Moved | HostJoined | HostLeft | HostCordoned | Migrate | Migrated | Passed

@@ -259,6 +259,11 @@ class Hosts:
         host, local = self._at(device)
         return host.number is not None and host.room.fits(local, shape)
 
+    def held(self, device: int) -> bool:
+        """Whether `find` leaves it out for somebody else's sake."""
+        host, local = self._at(device)
+        return host.room.held(local)
+
     def together(self, devices: Sequence[int]) -> bool:
         """Whether these are devices of one host, each of them once."""
         known = all(0 <= device < len(self._of) for device in devices)

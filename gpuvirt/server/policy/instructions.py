@@ -59,10 +59,18 @@ class End:
 
 @dataclass(frozen=True)
 class Preempt:
-    """The lease is to be given back, for one of a higher priority; it has its GPUs until it is told that they are released. Said once."""
+    """The lease is to give way to one of a higher priority: it has its GPUs until it is told that they are released, or that it is suspended. Said
+    once, and again when it has been resumed."""
 
     lease: int
     text: str
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A lease that was suspended has its GPUs again."""
+
+    lease: int
 
 
 @dataclass(frozen=True)
@@ -97,4 +105,4 @@ class Elsewhere:
     url: str
 
 
-Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Preempt | Lost | Destination | NoDestination | Elsewhere
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Preempt | Resume | Lost | Destination | NoDestination | Elsewhere

@@ -22,6 +22,7 @@ class Lease:
         gang: which it is of, or is.
         until: when it is refused, None: it may wait.
         preempted: it was asked to give way.
+        suspended: it has given way and kept all but its devices, which are others'; since when it waits for them, seconds. None: it has them.
     """
 
     id: int
@@ -35,6 +36,7 @@ class Lease:
     gang: Gang | None = None
     until: float | None = None
     preempted: bool = False
+    suspended: float | None = None
 
     @property
     def numbers(self) -> tuple[int, ...]:

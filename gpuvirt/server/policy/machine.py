@@ -12,7 +12,8 @@ A user's own leases keep their order where its quota is what they wait for.
   holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
   are over, and any other device of the host that has room takes the place of one that has not; if another host has room for it sooner, it goes there.
 - *Who gives way.* The first in the order that has waited for `PREEMPT_AFTER` gets the devices of preemptible leases of a lower priority where that is
-  enough on one host, for a gang on several (preemption.py): they are asked to give way, and their devices are held for it.
+  enough on one host, for a gang on several (preemption.py): they are asked to give way, and their devices are held for it. Who was only suspended
+  has them again afterwards (suspension.py).
 - *The eldest holds.* Priority, weights and users who come anew can keep a lease from ever being the first; age does not (eldest.py, which has the
   bound of how long anybody waits).
 """
@@ -41,19 +42,21 @@ from gpuvirt.server.policy.events import (
     Passed,
     Released,
     Restored,
+    Suspended,
     UserRevoked,
     UserSet,
 )
 from gpuvirt.server.policy.gangs import ASSEMBLY, Gang, slices
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import ONE, Hosts
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, Resume, TimedOut
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN, Preemption
 from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
+from gpuvirt.server.policy.suspension import SETTLE, Suspension
 
 HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
 # Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
@@ -84,6 +87,7 @@ class PolicyMachine:
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
         self.preemption = Preemption(self.room, self.holdings)
+        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER)
         self._in_vain = (0, 0, 0.0)  # for which lease, of what priority, and when others could not make enough room by giving way
         self.gangs: dict[tuple[str, int], Gang] = {}
         self.migrations = Migrations(self.room, self.leases, self._give_back)
@@ -118,6 +122,8 @@ class PolicyMachine:
                 self._set_user(event, out)
             case UserRevoked():
                 self._revoke(event, out)
+            case Suspended():
+                self._suspend(event.lease)
             case Moved():
                 self._move(event)
             case Restored():
@@ -132,7 +138,8 @@ class PolicyMachine:
                 self.migrations.begin(event, out)
             case Migrated():
                 self.migrations.end(event)
-                if (lease := self.leases.get(event.lease)) is not None and lease.devices:
+                if (lease := self.leases.get(event.lease)) is not None and lease.devices and lease.suspended is None:
+                    lease.preempted = lease.preempted and not event.done  # elsewhere it is asked anew
                     self.preemption.add(lease)
             case Released() | Passed():
                 pass
@@ -186,7 +193,7 @@ class PolicyMachine:
         if found.gang and found.gang.assembles:
             return self.queued + 1, self.queued + 1
         rank = self._rank(found)
-        holders = [self._rank(self.leases[holding.lease]) for holding in self.holdings]
+        holders = [self._rank(lease) for lease in self._holders()]
         if self.holdings.of(found.id):
             return 1 + sum(other < rank for other in holders), self.queued
         ahead = sum(other > rank for other in holders)
@@ -372,14 +379,19 @@ class PolicyMachine:
 
     def _restore(self, event: Restored, out: list[Instruction]) -> None:
         shape = Shape(len(event.devices), event.memory, event.compute, placement=self._account(event.user).placement)
-        if event.lease in self.leases or not self.room.together(event.devices) or not all(self.room.fits(d, shape) for d in event.devices):
+        there = event.lease not in self.leases and self.room.together(event.devices)
+        if not there or not (event.suspended or all(self.room.fits(device, shape) for device in event.devices)):
             out.append(Refuse(event.lease, "what it had is not there any more"))
             return
         self._arrivals += 1
         asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory, event.compute, event.priority, preemptible=event.preemptible)
         account = self._account(event.user)
         lease = self.leases[event.lease] = Lease(event.lease, account, shape, asked, (0, self._arrivals, event.lease))
-        self._give(lease, event.devices, out)
+        if event.suspended:
+            self._book(lease, event.devices)
+            self._wait_suspended(lease, self._at + SETTLE)
+        else:
+            self._give(lease, event.devices, out)
 
     def _has_turn(self, lease: Lease) -> bool:
         """Whether the quota has room for the lease and for those of its user that are ahead of it."""
@@ -396,7 +408,11 @@ class PolicyMachine:
 
     def _kept_for(self, account: Account) -> int:
         """GPUs of the user's quota that its leases which hold will need."""
-        return sum(holding.shape.gpus for holding in self.holdings if self.leases[holding.lease].account is account)
+        return sum(lease.shape.gpus for lease in self._holders() if lease.account is account)
+
+    def _holders(self) -> list[Lease]:
+        """Those that wait and hold."""
+        return [lease for holding in self.holdings if not (lease := self.leases[holding.lease]).devices]
 
     def _release(self, number: int) -> None:
         lease = self.leases.get(number)
@@ -407,20 +423,60 @@ class PolicyMachine:
             return
         del self.leases[number]
         self._out_of_gang(lease)
-        self.preemption.forget(lease)
         account = lease.account
         account.leases.discard(number)
         account.gpus -= lease.shape.gpus
-        account.end(self._clock, lease.rate)
-        self._give_back((*lease.devices, *lease.destination), lease.shape)
+        if lease.suspended is None:
+            self._take_back(lease)
+        else:
+            self.suspension.forget(lease)
+        self._give_back(lease.destination, lease.shape)
         self.migrations.forget(number)
         self._lane.released(lease, self._at)
+
+    def _suspend(self, number: int) -> None:
+        lease = self.leases.get(number)
+        if lease is not None and lease.devices and lease.suspended is None:
+            self._take_back(lease)
+            # Who was not asked could not be resumed at its host, of which others know less than it does itself.
+            self._wait_suspended(lease, self._at if lease.preempted else self._at + SETTLE)
+
+    def _take_back(self, lease: Lease) -> None:
+        """A lease that has its devices has them no more."""
+        self.preemption.forget(lease)
+        lease.account.end(self._clock, lease.rate)
+        self._give_back(lease.devices, lease.shape)
+
+    def _wait_suspended(self, lease: Lease, since: float) -> None:
+        self.suspension.add(lease, since)
+        for when in (since, since + HOLD_AFTER):
+            heapq.heappush(self._looks, when)
+
+    def _resume(self, suspended: list[Lease], priority: int, first: int, out: list[Instruction]) -> bool:
+        """Those of this priority or a higher one have their devices again where these are free. Returns whether some of them had held them.
+
+        Args:
+            suspended: in the order, from behind; they are taken out.
+            first: the priority of the first that waits for GPUs.
+        """
+        held = False
+        while suspended and suspended[-1].asked.priority >= priority:
+            lease = suspended.pop()
+            if self.suspension.may_resume(lease, self._at):
+                held = held or self.holdings.of(lease.id) is not None
+                self.suspension.forget(lease)
+                lease.preempted = False
+                self._take(lease)
+                out.append(Resume(lease.id))
+            elif lease.asked.priority >= first and self.suspension.hold(lease, self._at):
+                out.append(Hold(lease.id, lease.devices, "it is the first in the order, and has given way"))
+        return held
 
     def has_room(self, number: int, devices: Sequence[int]) -> bool:
         """Whether a lease that is granted could move to these devices."""
         lease = self.leases[number]
         new = set(devices) - set(lease.devices)
-        if not self.room.together([*devices, *(set(lease.devices) - set(devices))]):
+        if lease.suspended is not None or not self.room.together([*devices, *(set(lease.devices) - set(devices))]):
             return False
         holding = self.holdings.on(self.room.host(devices[0]) or ONE)
         return not (holding and new & holding.devices) and all(self.room.fits(device, lease.shape) for device in new)
@@ -500,17 +556,25 @@ class PolicyMachine:
             self._give(self.leases[number], part, out)
 
     def _give(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
-        account, shape = lease.account, lease.shape
+        self._book(lease, devices)
+        self._take(lease)
+        out.append(Grant(lease.id, lease.devices, lease.shape.memory or self.most(lease.account.memory)))
+
+    def _book(self, lease: Lease, devices: Sequence[int]) -> None:
+        """These are its devices, whether it has them now or not."""
+        shape = lease.shape
         lease.devices = tuple(sorted(devices))
-        for device in lease.devices:
-            self.room.take(device, shape)
         # It counts for what others cannot have while it is there; what nobody has reserved is shared, and counts for nobody.
         lease.rate = sum(max(shape.compute / COMPUTE, shape.memory / self.room.total[d]) for d in lease.devices) if shape.reserves else 0.0
-        account.leases.add(lease.id)
-        account.gpus += shape.gpus
-        account.begin(self._clock, lease.rate)
+        lease.account.leases.add(lease.id)
+        lease.account.gpus += shape.gpus
+
+    def _take(self, lease: Lease) -> None:
+        """It has its devices from now on."""
+        for device in lease.devices:
+            self.room.take(device, lease.shape)
+        lease.account.begin(self._clock, lease.rate)
         self.preemption.add(lease)
-        out.append(Grant(lease.id, lease.devices, shape.memory or self.most(account.memory)))
 
     def _time_out(self, out: list[Instruction]) -> None:
         while (when := self._next_time_out) is not None and when <= self._at:
@@ -531,23 +595,29 @@ class PolicyMachine:
     def _serve(self, out: list[Instruction], all_of_it: bool = True) -> None:
         """Grants what can be granted, in the order, or (not all_of_it) what is in front of the first that cannot."""
         self.migrations.serve(out)
-        if not self._waiting or (self.holdings.full and not all_of_it):
+        suspended = self.suspension.in_order() if self.suspension and all_of_it else []
+        if not self._waiting:
+            self._resume(suspended, -PRIORITIES, -PRIORITIES, out)
+            return
+        if self.holdings.full and not all_of_it:
             return
         self._go_on_holding(out)
         self._choose_elder(out)
         self._go_on_holding(out)
         ahead = self._clock.ahead
         kept: dict[str, int] = {}
-        for holding in self.holdings:
-            name = self.leases[holding.lease].account.name
-            kept[name] = kept.get(name, 0) + holding.shape.gpus
+        for holder in self._holders():
+            kept[holder.account.name] = kept.get(holder.account.name, 0) + holder.shape.gpus
         heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, kept.get(a.name, 0), a) for a in self._waiting.values()]
         heapq.heapify(heap)
+        first = -heap[0][0] if heap else -PRIORITIES
+        self.suspension.let_go_below(first)
         unfit: list[Shape] = []
         looked = 0
         let_go = False
         while heap and looked < LOOK:
-            _, _, _, index, spoken, account = heapq.heappop(heap)
+            negative, _, _, index, spoken, account = heapq.heappop(heap)
+            let_go = self._resume(suspended, -negative, first, out) or let_go
             lease = self.leases[account.queue[index][2]]
             holds = self.holdings.of(lease.id) is not None
             if not holds and account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
@@ -574,7 +644,7 @@ class PolicyMachine:
             if index < min(len(account.queue), LOOK_USER):
                 entry = account.queue[index]
                 heapq.heappush(heap, (entry[0], account.key(ahead), entry[1], index, spoken, account))
-        if let_go:
+        if self._resume(suspended, -PRIORITIES, first, out) or let_go:
             self._serve(out, all_of_it)  # what was held and is not needed may be enough for others
 
     # ---- holding ------------------------------------------------------------------------------------------------------
@@ -622,6 +692,8 @@ class PolicyMachine:
     def _go_on_holding(self, out: list[Instruction]) -> None:
         """What is held may have become free, or something else in its place."""
         for holding in self.holdings.stirred():
+            if self.leases[holding.lease].devices:
+                continue  # it is resumed in its turn
             if self.holdings.swap(holding):
                 out += _holds(self.leases[holding.lease], holding.devices, "others have become free sooner")
             if not holding.missing:

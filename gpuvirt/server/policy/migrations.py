@@ -33,6 +33,9 @@ class Migrations:
         lease = self._leases[event.lease]
         if not lease.devices or lease.destination:
             raise ValueError(f"lease {event.lease:x} has no devices, or migrates already")
+        if lease.suspended is not None:
+            out.append(NoDestination(lease.id, "it has given way, and moves when it has its GPUs again"))
+            return
         self._waiting[event.lease] = event
         self.find_destination(lease, out)
         if not event.wait and event.lease in self._waiting:
@@ -41,8 +44,8 @@ class Migrations:
             out.append(NoDestination(lease.id, f"{where} {count_text(lease.shape.gpus)} of the same memory with room for it"))
 
     def serve(self, out: list[Instruction]) -> None:
-        """There may be room now for those that wait."""
-        for number in [*self._waiting][:LOOK]:
+        """There may be room now for those that wait; one that is suspended meanwhile goes on waiting."""
+        for number in [number for number in self._waiting if self._leases[number].suspended is None][:LOOK]:
             self.find_destination(self._leases[number], out)
 
     def find_destination(self, lease: Lease, out: list[Instruction]) -> None:

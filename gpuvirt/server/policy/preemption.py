@@ -55,7 +55,7 @@ class Preemption:
         self._priorities[lease.asked.priority] += 1
 
     def has_promised(self, lease: Lease) -> bool:
-        return lease.asked.preemptible
+        return lease.asked.preemptible and lease.shape.reserves  # who has reserved nothing gives nobody room
 
     def forget(self, lease: Lease) -> None:
         """A lease is over."""

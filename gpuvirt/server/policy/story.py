@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Migrated, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Migrated, Released, Suspended, UserRevoked, UserSet
 from gpuvirt.server.policy.instructions import (
     Destination,
     Elsewhere,
@@ -17,6 +17,7 @@ from gpuvirt.server.policy.instructions import (
     Preempt,
     Queue,
     Refuse,
+    Resume,
     TimedOut,
 )
 from gpuvirt.sizes import format_size
@@ -39,12 +40,15 @@ def tell(history: Iterable[tuple[Event, Sequence[Instruction]]], lease: int) -> 
             overtaken += sum(isinstance(one, Grant) and one.lease in later for one in instructions)
         ends = isinstance(event, Released) and event.lease == lease
         migrated = isinstance(event, Migrated) and event.lease == lease
-        if not mine and not ((ends or migrated) and lines):
+        suspended = isinstance(event, Suspended) and event.lease == lease
+        if not mine and not ((ends or migrated or suspended) and lines):
             continue
         if began is None:
             began = event.at
             lines.append("(what was before is forgotten)")
         since = f"+{event.at - began:.1f} s: "
+        if suspended:
+            lines.append(since + "it has given way: its GPUs are others'")
         lines += [since + _cause(event, lease) + _words(one, overtaken) for one in mine]
         granted = granted or any(isinstance(one, Grant) for one in mine)
         if isinstance(event, Migrated) and migrated:
@@ -93,6 +97,8 @@ def _words(one: Instruction, overtaken: int) -> str:
             return f"it is to end: {one.text}"
         case Preempt():
             return f"it is to give way: {one.text}"
+        case Resume():
+            return "it has its GPUs again"
         case Destination():
             return f"it migrates to GPU {_names(one.devices)}"
         case NoDestination():

@@ -16,19 +16,34 @@ from gpuvirt.server.policy.events import (
     Migrate,
     Migrated,
     Released,
+    Suspended,
     UserRevoked,
     UserSet,
 )
 from gpuvirt.server.policy.gangs import ASSEMBLY
 from gpuvirt.server.policy.hosts import ONE
-from gpuvirt.server.policy.instructions import Destination, End, Grant, Hold, Instruction, Lost, NoDestination, Preempt, Queue, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import (
+    Destination,
+    End,
+    Grant,
+    Hold,
+    Instruction,
+    Lost,
+    NoDestination,
+    Preempt,
+    Queue,
+    Refuse,
+    Resume,
+    TimedOut,
+)
 from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 
 
 @dataclass
 class Known:
-    """A lease that waits or is granted. destination: what it has of another host until it has migrated; seeks: it waits for that."""
+    """A lease that waits or is granted. destination: what it has of another host until it has migrated; seeks: it waits for that; suspended: since
+    when its devices are others'."""
 
     asked: Asked
     arrival: int
@@ -36,6 +51,7 @@ class Known:
     destination: tuple[int, ...] = ()
     seeks: bool = False
     at: float = 0.0  # granted
+    suspended: float | None = None
 
 
 class Referee:
@@ -53,6 +69,7 @@ class Referee:
         self.used: dict[str, float] = {}  # faded, brought up to `now` at each event
         self.gangs: dict[tuple[str, int], set[int]] = {}  # what was asked for of each, and neither refused nor over
         self.preempted: set[int] = set()
+        self.resumed = 0
         self.shared_out = 0  # gangs that were granted on several hosts
         self.arrivals = 0
         self.longest_wait = 0.0
@@ -84,6 +101,9 @@ class Referee:
             case Released():
                 self.leases.pop(event.lease, None)
                 self.gangs = {gang: parts - {event.lease} for gang, parts in self.gangs.items()}
+            case Suspended():
+                known = self.leases[event.lease]
+                known.suspended = self.now if known.devices and known.suspended is None else known.suspended
             case HostJoined():
                 self._join(event)
             case HostCordoned():
@@ -106,6 +126,7 @@ class Referee:
         for one in out:
             self._judge(one, before)
         self._check_gangs(out)
+        self._check_suspended(out, before)
         if thorough:
             self.check()
         return out
@@ -123,6 +144,7 @@ class Referee:
         if known is not None:
             if event.done and known.destination:
                 known.devices = known.destination
+                self.preempted.discard(event.lease)
                 self.migrated += 1
             known.destination, known.seeks = (), False
 
@@ -138,6 +160,13 @@ class Referee:
             return
         assert one.lease in self.leases, f"{one} of a lease that is not there"
         known = self.leases[one.lease]
+        if isinstance(one, Resume):
+            assert known.suspended is not None, "a lease is resumed that has its GPUs"
+            self._judge_taken(one.lease, known.devices, before)
+            known.suspended = None
+            self.preempted.discard(one.lease)
+            self.resumed += 1
+            return
         if isinstance(one, Destination | NoDestination):
             migrates = known.seeks or (known.destination and isinstance(one, NoDestination))
             assert known.devices and migrates, f"{one} of a lease that does not migrate"
@@ -148,16 +177,13 @@ class Referee:
                 assert host not in self.cordoned, "a device of a host that is cordoned was granted"
                 assert [self.memory[d] for d in one.devices] == [self.memory[d] for d in known.devices], "its destination has other GPUs"
             return
-        assert not known.devices, f"{one} of a lease that is granted"
+        assert not known.devices or (isinstance(one, Hold) and known.suspended is not None), f"{one} of a lease that is granted"
         match one:
             case Grant():
                 assert len(set(one.devices)) == len(one.devices) == known.asked.gpus, "a gang is granted partially"
                 assert self._host(one.devices) is not None, "its GPUs are not on one host that is there"
                 assert self._host(one.devices) not in self.cordoned, "a device of a host that is cordoned was granted"
-                still = self._held()
-                for other, held in before.items():
-                    taken = held & still.get(other, frozenset()) & set(one.devices)
-                    assert other == one.lease or not taken, "a device that is held for another was granted"
+                self._judge_taken(one.lease, one.devices, before)
                 known.devices, known.at = one.devices, self.now
                 self.longest_wait = max(self.longest_wait, self.now - known.asked.at)
             case Refuse() | TimedOut():
@@ -172,9 +198,15 @@ class Referee:
             case Hold():
                 assert len(set(one.devices)) == known.asked.gpus, "another number of devices is held"
 
+    def _judge_taken(self, lease: int, devices: tuple[int, ...], before: dict[int, frozenset[int]]) -> None:
+        still = self._held()
+        for other, held in before.items():
+            taken = held & still.get(other, frozenset()) & set(devices)
+            assert other == lease or not taken, "a device that is held for another was granted"
+
     def _judge_preempt(self, one: Preempt) -> None:
         known = self.leases[one.lease]
-        assert known.asked.preemptible and known.devices, "who has not promised it is to give way"
+        assert known.asked.preemptible and known.devices and known.suspended is None, "who has not promised it is to give way"
         assert one.lease not in self.preempted, "a lease is asked twice to give way"
         self.preempted.add(one.lease)
         held = [self.leases[number].asked for number, devices in self._held().items() if devices & set(known.devices)]
@@ -198,6 +230,37 @@ class Referee:
             assert not got or asked == {len(got)}, "a gang is granted partially"
             self.shared_out += len(set(got.values())) > 1
 
+    def _free(self) -> tuple[list[int], list[int]]:
+        """Bytes and parts of compute by device that nobody has reserved."""
+        memory, compute = self.memory.copy(), [COMPUTE] * len(self.memory)
+        for known in self.leases.values():
+            for device in (*(known.devices if known.suspended is None else ()), *known.destination):
+                memory[device] -= known.asked.memory
+                compute[device] -= known.asked.compute
+        return memory, compute
+
+    def _check_suspended(self, out: list[Instruction], before: dict[int, frozenset[int]]) -> None:
+        """Nobody of its own priority or a lower one gets what a suspended lease could have, unless it was held for it, and nothing of that is idle."""
+        memory, compute = self._free()
+        every = self._held()
+        got = {one.lease: one.devices for one in out if isinstance(one, Grant)}
+        for number, known in self.leases.items():
+            if known.suspended is None:
+                continue
+            others = {device for other, devices in every.items() if other != number for device in devices}
+            asked = known.asked
+            behind = [devices for lease, devices in got.items() if self.leases[lease].asked.priority <= asked.priority and lease not in before]
+            for given, text in [((), "a suspended lease waits for GPUs that are free"), *((devices, "was overtaken") for devices in behind)]:
+                share = [(self.leases[lease].asked.memory, self.leases[lease].asked.compute) for lease, devices in got.items() if devices is given]
+                more = share[0] if share else (0, 0)
+                free = [
+                    device not in others
+                    and memory[device] + more[0] * (device in given) >= max(asked.memory, 1)
+                    and compute[device] + more[1] * (device in given) >= max(asked.compute, 1)
+                    for device in known.devices
+                ]
+                assert not all(free), text
+
     def _pass_time(self, at: float) -> None:
         at = max(at, self.now)
         faded = 0.5 ** ((at - self.now) / HALF_LIFE)
@@ -210,7 +273,7 @@ class Referee:
     def _rates(self) -> dict[str, float]:
         rates: dict[str, float] = {}
         for known in self.leases.values():
-            for device in known.devices:
+            for device in known.devices if known.suspended is None else ():
                 share = max(known.asked.compute / COMPUTE, known.asked.memory / self.memory[device])
                 rates[known.asked.user] = rates.get(known.asked.user, 0.0) + share
         return rates
@@ -218,11 +281,9 @@ class Referee:
     # ---- what must always hold ----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        memory, compute, gpus = self.memory.copy(), [COMPUTE] * len(self.memory), dict[str, int]()
+        memory, compute = self._free()
+        gpus = dict[str, int]()
         for known in self.leases.values():
-            for device in (*known.devices, *known.destination):
-                memory[device] -= known.asked.memory
-                compute[device] -= known.asked.compute
             gpus[known.asked.user] = gpus.get(known.asked.user, 0) + len(known.devices)
         assert min(memory, default=0) >= 0, "more memory is reserved than a device has"
         assert min(compute, default=0) >= 0, "more compute is reserved than a device has"

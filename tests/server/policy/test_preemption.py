@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, HostCordoned, HostJoined, Migrate, Migrated, Passed, Released, Restored, UserSet
-from gpuvirt.server.policy.instructions import Destination, Grant, Instruction, Preempt
-from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.events import (
+    COMPUTE,
+    Asked,
+    HostCordoned,
+    HostJoined,
+    HostLeft,
+    Migrate,
+    Migrated,
+    Passed,
+    Released,
+    Restored,
+    Suspended,
+    UserSet,
+)
+from gpuvirt.server.policy.hosts import ONE
+from gpuvirt.server.policy.instructions import Destination, Grant, Instruction, Lost, NoDestination, Preempt, Resume
+from gpuvirt.server.policy.machine import HOLD_AFTER, PolicyMachine
 from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN
+from gpuvirt.server.policy.suspension import SETTLE
 
 GIB = 1 << 30
 
@@ -176,3 +191,120 @@ def test_for_a_gang_that_cannot_be_had_by_that_nobody_gives_way(machine: PolicyM
         machine.handle(HostCordoned(0.5, 2, True))
     gang(machine, 3 if why == "too large" else 2, 2)
     assert not gives_way(machine.handle(Passed(50.0)))
+
+
+# ---- suspended, instead of given back -------------------------------------------------------------------------------------
+
+
+def resumed(out: list[Instruction]) -> list[int]:
+    return [one.lease for one in out if isinstance(one, Resume)]
+
+
+def one_gpu() -> PolicyMachine:
+    """One GPU, whose lease 1 gives way to lease 9."""
+    machine = PolicyMachine([GIB])
+    machine.handle(UserSet(0.0, "ada", priority=5))
+    machine.handle(asked(0.0, 1))
+    machine.handle(asked(1.0, 9, priority=1, preemptible=False))
+    assert gives_way(machine.handle(Passed(10.0))) == [1]
+    return machine
+
+
+def test_a_suspended_lease_has_its_gpus_again_before_its_equals() -> None:
+    """Its GPU goes to the higher priority, and then back to it, past what came meanwhile and would fit as well."""
+    machine = one_gpu()
+    assert granted(machine.handle(Suspended(11.0, 1))) == {9: (0,)}
+    machine.handle(asked(12.0, 2))
+    out = machine.handle(Released(13.0, 9))
+    assert resumed(out) == [1] and not granted(out)
+    assert granted(machine.handle(Released(14.0, 1))) == {2: (0,)}
+    assert [line.split(": ", 1)[1] for line in machine.story(1)][2:] == [
+        "it is to give way: a lease of priority 1 waits for its GPUs",
+        "it has given way: its GPUs are others'",
+        "as lease 9 is over, it has its GPUs again",
+        "it is over",
+    ]
+
+
+def test_it_gives_way_again() -> None:
+    machine = one_gpu()
+    machine.handle(Suspended(11.0, 1))
+    machine.handle(asked(12.0, 8, priority=2, preemptible=False))
+    assert granted(machine.handle(Released(13.0, 9))) == {8: (0,)}, "a higher priority is before it"
+    assert resumed(machine.handle(Released(14.0, 8))) == [1]
+    machine.handle(asked(15.0, 7, priority=1, preemptible=False))
+    assert gives_way(machine.handle(Passed(15.0 + PREEMPT_AFTER))) == [1]
+
+
+def test_what_is_suspended_costs_its_quota_and_nothing_of_its_share() -> None:
+    machine = PolicyMachine([GIB])
+    machine.handle(UserSet(0.0, "ada", gpus=1))
+    machine.handle(UserSet(0.0, "ben", priority=5))
+    machine.handle(asked(0.0, 1))
+    machine.handle(Asked(1.0, 9, "ben", 1, 0, COMPUTE, 1))
+    machine.handle(Passed(10.0))
+    machine.handle(Suspended(11.0, 1))
+    machine.handle(Passed(100.0))
+    assert machine.use("ada") == pytest.approx(11.0, rel=0.01) and machine.gpus("ada") == 1
+    machine.handle(asked(101.0, 2))
+    assert machine.why(2) == "its token has 1 of the 1 GPU that it may have at a time"
+    machine.handle(Released(102.0, 1))
+    assert machine.gpus("ada") == 0 and machine.use("ada") == pytest.approx(11.0, rel=0.01)
+    assert granted(machine.handle(Released(103.0, 9))) == {2: (0,)}
+
+
+def test_its_gpus_are_held_for_it_when_it_has_waited_for_long(machine: PolicyMachine) -> None:
+    """Two GPUs, of which others always have one: after a minute they are its own as soon as both are free, unless a higher priority waits."""
+    machine.handle(HostLeft(0.0, 2))
+    machine.handle(asked(0.0, 1, 2))
+    for lease in (8, 9):
+        machine.handle(asked(1.0, lease, priority=1, preemptible=False))
+    assert gives_way(machine.handle(Passed(10.0))) == [1]
+    assert list(granted(machine.handle(Suspended(11.0, 1)))) == [8, 9]
+    machine.handle(asked(12.0, 2))
+    assert granted(machine.handle(Released(13.0, 8))) == {2: (0,)}, "what it cannot have others have"
+    assert machine.wake == 11.0 + HOLD_AFTER
+    machine.handle(Passed(11.0 + HOLD_AFTER))
+    machine.handle(asked(80.0, 3))
+    assert not granted(machine.handle(Released(81.0, 2))), "held"
+    machine.handle(asked(82.0, 7, priority=1, preemptible=False))
+    out = machine.handle(Passed(82.5))
+    assert granted(out) == {7: (0,)} and not resumed(out), "not against a higher priority"
+    machine.handle(Released(83.0, 7))
+    assert resumed(machine.handle(Released(84.0, 9))) == [1]
+    assert machine.leases[3].devices == ()
+
+
+def test_what_was_restored_as_suspended_waits_until_all_are_restored() -> None:
+    machine = PolicyMachine([GIB])
+    assert not machine.handle(Restored(0.0, 1, "ada", (0,), 0, COMPUTE, 0, True, suspended=True))
+    assert granted(machine.handle(Restored(0.1, 9, "ben", (0,), 0, COMPUTE, 0))) == {9: (0,)}
+    assert not machine.handle(Passed(SETTLE))
+    assert resumed(machine.handle(Released(SETTLE + 1, 9))) == [1]
+    machine.handle(Restored(20.0, 2, "ada", (0,), 0, COMPUTE, 0, True, suspended=True))
+    machine.handle(Released(20.0, 1))
+    assert machine.wake == 20.0 + SETTLE and resumed(machine.handle(Passed(20.0 + SETTLE))) == [2]
+
+
+def test_of_a_suspended_lease_nothing_is_left() -> None:
+    """Its end, that of its host, and words that come too late."""
+    machine = one_gpu()
+    machine.handle(Suspended(11.0, 1))
+    assert not machine.handle(Suspended(11.5, 1)) and not machine.handle(Suspended(11.5, 77))
+    assert isinstance(machine.handle(Migrate(11.6, 1))[0], NoDestination) and not machine.has_room(1, (0,))
+    machine.handle(Released(12.0, 1))
+    machine.handle(Released(13.0, 9))
+    assert machine.room.free(0) == (GIB, COMPUTE) and machine.room.leases(0) == 0 and not machine.leases and not machine.gpus("ada")
+    machine = one_gpu()
+    machine.handle(Suspended(11.0, 1))
+    assert {one.lease for one in machine.handle(HostLeft(12.0, ONE)) if isinstance(one, Lost)} == {1, 9} and not machine.leases
+
+
+def test_who_has_reserved_nothing_is_not_asked() -> None:
+    """It would give nobody room."""
+    machine = PolicyMachine([GIB])
+    machine.handle(UserSet(0.0, "ada", priority=5))
+    machine.handle(asked(0.0, 1, compute=0))
+    machine.handle(asked(0.0, 2, compute=500))
+    machine.handle(asked(1.0, 9, priority=1, preemptible=False))
+    assert gives_way(machine.handle(Passed(10.0))) == [2]
