@@ -33,7 +33,9 @@ from gpuvirt.cluster.messages import (
     Place,
     Placed,
     Preempt,
+    Resume,
     Shifted,
+    Suspended,
     Waits,
     Want,
     Wanted,
@@ -41,7 +43,7 @@ from gpuvirt.cluster.messages import (
     lowest_limit,
 )
 from gpuvirt.server.lease import Lease
-from gpuvirt.server.policy import instructions
+from gpuvirt.server.policy import events, instructions
 from gpuvirt.server.policy.events import Asked, Event, HostJoined, Moved, Released, Restored, UserSet
 from gpuvirt.server.policy.hosts import Hosts as Room
 from gpuvirt.server.policy.instructions import Instruction, Refuse, TimedOut
@@ -111,6 +113,9 @@ class Member:
                 self._rights[event.user] = Rights.of(event)
                 if self._mirror is not None:
                     self._mirror.handle(event)
+            case Restored(suspended=True):  # its devices are others': the books have nothing of it
+                self._users[event.lease] = event.user
+                return []
             case Restored():
                 out = self._local.handle(event)
                 if not any(isinstance(one, Refuse) and one.lease == event.lease for one in out):
@@ -123,6 +128,9 @@ class Member:
                 self._asked.pop(event.lease, None)
                 self._waits.pop(event.lease, None)
                 self._tell(Over(event.lease))
+            case events.Suspended():
+                self._tell(Suspended(event.lease))
+                return self._local.handle(Released(event.at, event.lease))
             case Moved():
                 self._tell(Shifted(event.lease, event.devices))
             case _:
@@ -174,7 +182,7 @@ class Member:
             self.finish(lease.number, "the scheduler that had placed it here has lost this host")  # and so it has no destination any more
         self._joins = True
         leases = [*self.leases()]
-        held = tuple(Held(self._wanted(lease), lease.devices) for lease in leases if lease.devices and not lease.arrives)
+        held = tuple(Held(self._wanted(lease), lease.devices, lease.suspended) for lease in leases if lease.devices and not lease.arrives)
         wanted = tuple(self._wanted(lease) for lease in leases if lease.waits and lease.number in self._asked)
         return Join(VERSION, self.entry, self.epoch, held, wanted)
 
@@ -269,6 +277,8 @@ class Member:
                 self.launch_ended(message.launch, message.owner)
             case Preempt():
                 return [instructions.Preempt(message.lease, message.text)]
+            case Resume():
+                return self._resume(message, now)
             case Finish():
                 self.finish(message.lease, message.text)
             case _:
@@ -290,6 +300,17 @@ class Member:
             self._mirror.handle(HostJoined(now, number, host.memory))
         for user, rights in self._rights.items():
             self._mirror.handle(rights.event(now, user))
+
+    def _resume(self, resume: Resume, now: float) -> list[Instruction]:
+        """A lease has its devices again, if by this host's books they have room for it."""
+        lease = self.lease(resume.lease)
+        if resume.epoch < self.epoch or lease is None or not lease.suspended:
+            return []
+        has = lease.devices, lease.memory, lease.compute, lease.priority, lease.preemptible
+        if any(isinstance(one, Refuse) for one in self._local.handle(Restored(now, lease.number, self._users[lease.number], *has))):
+            self._tell(Suspended(lease.number))
+            return []
+        return [instructions.Resume(lease.number)]
 
     def _place(self, place: Place) -> None:
         if place.epoch < self.epoch:

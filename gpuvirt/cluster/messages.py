@@ -21,7 +21,7 @@ from gpuvirt.transport.packing import pack, unpack
 
 ALIVE_EVERY = 0.5  # seconds
 SILENCE = 3.0  # seconds; a host is known to be lost within 5
-VERSION = 4
+VERSION = 5
 
 
 class NotAMessage(GpuvirtError):
@@ -117,10 +117,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Held:
-    """A lease that has GPUs of a member. devices: the host's ordinals."""
+    """A lease that has GPUs of a member. devices: the host's ordinals; suspended: it has given way, and waits for them."""
 
     wanted: Wanted
     devices: tuple[int, ...]
+    suspended: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,13 @@ class Placed(Message):
 @dataclass(frozen=True)
 class Over(Message):
     """A lease of this host is over, or nobody waits for it any more."""
+
+    lease: int
+
+
+@dataclass(frozen=True)
+class Suspended(Message):
+    """A lease of this host has given way and keeps all but its GPUs, until `Resume`."""
 
     lease: int
 
@@ -345,10 +353,18 @@ class Waits(Message):
 
 @dataclass(frozen=True)
 class Preempt(Message):
-    """A lease of this host is to be given back by whoever keeps it; `text` is for the user."""
+    """A lease of this host is to give way: it is suspended, or given back by whoever keeps it; `text` is for the user."""
 
     lease: int
     text: str
+
+
+@dataclass(frozen=True)
+class Resume(Message):
+    """A lease of this host that was suspended has its GPUs again. The answer, if they have no room, is `Suspended`."""
+
+    epoch: int
+    lease: int
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from gpuvirt.cluster.messages import (
     Elsewhere,
     Ended,
     Finish,
+    Held,
     HostEntry,
     Hosts,
     Join,
@@ -36,7 +37,9 @@ from gpuvirt.cluster.messages import (
     Place,
     Placed,
     Preempt,
+    Resume,
     Shifted,
+    Suspended,
     Waits,
     Want,
     Wanted,
@@ -105,8 +108,9 @@ def _keys(wanted: Wanted) -> Iterator[Key]:
         yield "process", wanted.owner, wanted.process
 
 
-def _restored(wanted: Wanted, devices: tuple[int, ...], now: float) -> Restored:
-    return Restored(now, wanted.lease, wanted.user, devices, wanted.memory, wanted.compute, wanted.priority, wanted.preemptible)
+def _restored(held: Held, now: float) -> Restored:
+    w = held.wanted
+    return Restored(now, w.lease, w.user, held.devices, w.memory, w.compute, w.priority, w.preemptible, held.suspended)
 
 
 class Scheduler:
@@ -175,6 +179,8 @@ class Scheduler:
                 self._placed(sender, message, now, out)
             case Over():
                 self._over(sender, message.lease, now, out)
+            case Suspended():
+                self._suspended(sender, message.lease, now, out)
             case Shifted():
                 self._shifted(member, message, now, out)
             case Leave():
@@ -235,7 +241,7 @@ class Scheduler:
         self._names[member.number] = name
         out.append((name, Welcome(self.epoch)))
         held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
-        had = tuple(_restored(each.wanted, each.devices, now) for each in held)
+        had = tuple(_restored(each, now) for each in held)
         done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned))
         refused = {one.lease for one in done if isinstance(one, Refuse)}
         mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
@@ -379,6 +385,8 @@ class Scheduler:
                     out += [(asker, Denied(number, one.text, late)) for asker, number in lease.askers.items()]
                 case instructions.Preempt():
                     out.append((lease.host, Preempt(one.lease, one.text)))
+                case instructions.Resume():
+                    out.append((lease.host, Resume(self.epoch, one.lease)))
                 case End():
                     out.append((lease.host, Finish(one.lease, one.text)))
                 case instructions.Destination():
@@ -449,6 +457,11 @@ class Scheduler:
         self._drop(number)
         self._carry_out(self.machine.handle(Released(now, number)), now, out)
 
+    def _suspended(self, sender: str, number: int, now: float, out: Out) -> None:
+        lease = self._leases.get(number)
+        if lease is not None and lease.host == sender:
+            self._carry_out(self.machine.handle(events.Suspended(now, number)), now, out)
+
     def _shifted(self, member: _Member, shifted: Shifted, now: float, out: Out) -> None:
         first = self.machine.room.devices(member.number).start
         devices = tuple(first + device for device in shifted.devices)
@@ -518,7 +531,7 @@ class Scheduler:
         self._know(wanted, now, out)
         first = self.machine.room.devices(member.number).start
         devices = tuple(first + device for device in arrived.held.devices)
-        done = self.machine.handle(_restored(wanted, devices, now))
+        done = self.machine.handle(_restored(replace(arrived.held, devices=devices), now))
         if any(isinstance(one, Refuse) and one.lease == wanted.lease for one in done):
             out.append((name, Finish(wanted.lease, TWICE)))
         else:

@@ -18,10 +18,12 @@ WANTED = m.Wanted(7, "user a", Rights("a", 1 << 20, 2.5, 4, 3, "spread"), *NAMED
 HOST = m.HostEntry("oak", "tcp://oak:7070", (1 << 30, 2 << 30), 7071, 5 << 20, 7073, True)
 SESSION = SessionRecord(9, b"hello", "tcp", "10.0.0.9", 3.5, b"k" * 32, b"s" * 33, [[-1, 2], [0, 1]], 1 << 30)
 EACH = [
-    m.Join(m.VERSION, HOST, 3, (m.Held(WANTED, (0, 1)),), (WANTED, WANTED)),
+    m.Join(m.VERSION, HOST, 3, (m.Held(WANTED, (0, 1), True),), (WANTED, WANTED)),
     m.Want(WANTED),
     m.Placed(7, "no room"),
     m.Over(7),
+    m.Suspended(7),
+    m.Resume(4, 7),
     m.Shifted(7, (1, 0)),
     m.Ended(b"o" * 16, b"l" * 16),
     m.Alive(),
