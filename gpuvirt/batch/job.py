@@ -31,6 +31,7 @@ class State(StrEnum):
     STARTING = "starting"  # its runner has not said anything yet
     QUEUED = "queued"
     RUNNING = "running"
+    SUSPENDED = "suspended"  # it gives way: its ranks are parked, and go on when they have their GPUs again
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -39,7 +40,7 @@ class State(StrEnum):
 
     @property
     def over(self) -> bool:
-        return self not in (State.STARTING, State.QUEUED, State.RUNNING)
+        return self not in (State.STARTING, State.QUEUED, State.RUNNING, State.SUSPENDED)
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class Job:
         nodes: among how many leases, each on one host, the ranks are shared out evenly, 0: as few as the hosts allow.
         retries: how often it is begun anew when a rank has failed.
         deadline: when it is ended, 0: never.
-        preemptible: it gives its GPUs back when one of a higher priority needs them.
+        preemptible: it gives way when one of a higher priority needs its GPUs.
         attempt: which one runs or has run, from 1; 0: none yet. lost, preempted: those of them that ended with the host of their GPUs, or because
-            it gave way, which are no retries.
+            it had to give them back, which are no retries. suspended: how often it gave way and went on.
         why: what it waits for, or why it has ended as it has.
         places: of each lease that it has, the URL of the server and the ordinals of its GPUs there.
         exit_code: of the rank that failed first, or 0; None: it is not over.
@@ -78,6 +79,7 @@ class Job:
     nodes: int = 0
     preemptible: bool = False
     preempted: int = 0
+    suspended: int = 0
     started: float = 0.0
     ended: float = 0.0
     exit_code: int | None = None

@@ -29,7 +29,7 @@ from gpuvirt.transport.pool import PoolStatus
 
 LOST_MOST = 20  # attempts that may end with the host of their GPUs
 SILENCE = 10.0  # seconds that a host may be silent after a rank has failed, before it is taken for lost
-PREEMPTED_EVERY = 2.0  # seconds between two questions of a preemptible job whether it is to give way
+PREEMPTED_EVERY = 2.0  # seconds between two questions of a preemptible job whether it is to give way, or does
 AGAIN_AFTER = 2.0  # seconds between two attempts
 
 
@@ -39,7 +39,7 @@ class Ending(Enum):
     RIGHT = "right"
     FAILED = "failed"
     LOST = "lost"  # with the host of its GPUs
-    PREEMPTED = "preempted"  # it gave way
+    PREEMPTED = "preempted"  # it gave its GPUs back
 
 
 class Stopped(GpuvirtError):
@@ -150,7 +150,9 @@ class Runner:
                 renewed = time.monotonic()
                 for lease in leases:
                     try:
+                        before = lease.suspensions
                         lease.renew()
+                        self._note_suspension(leases, max(0, lease.suspensions - before))
                         if lease.preempted:
                             return Ending.PREEMPTED, f"it gave way: {lease.preempted}", 1
                     except RequestRefused as error:
@@ -164,6 +166,13 @@ class Runner:
         if self._is_lost(leases):
             return Ending.LOST, f"{why}, as the host of its GPUs was lost", code
         return Ending.FAILED, why, code
+
+    def _note_suspension(self, leases: list[NamedLease], more: int) -> None:
+        """Whether one of the leases is suspended now, and how often it has been since the last look."""
+        why = next((lease.suspended for lease in leases if lease.suspended), "")
+        state = State.SUSPENDED if why else State.RUNNING
+        if state is not self._job.state or more:
+            self._say(state=state, why=f"it gives way: {why}" if why else "", suspended=self._job.suspended + more)
 
     def _is_lost(self, leases: list[NamedLease]) -> bool:
         """Whether one of the leases is not there any more, with its host or by itself."""

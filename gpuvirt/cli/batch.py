@@ -57,7 +57,7 @@ def batch() -> None:
 @click.option("--name", metavar="NAME", help="What to call it.  [default: its program's name]")
 @click.option("--retries", type=click.IntRange(0, 1000), default=0, show_default=True, metavar="N", help="How often to begin anew after a failure.")
 @click.option("--deadline", type=seconds, metavar="TIME", help="End it so long after it was submitted: 90m, 8h.  [default: never]")
-@click.option("--preemptible", is_flag=True, help="Give the GPUs back for a lease of a higher priority, and begin anew later.")
+@click.option("--preemptible", is_flag=True, help="Give way to a lease of a higher priority, and go on later.")
 @click.option("--priority", type=click.IntRange(-100, 100), metavar="P", help="Higher ones are served first, as far as the token allows.")
 @click.option("--memory", type=size, metavar="SIZE", help="Memory per GPU, such as 512m or 4g.  [default: all of it]")
 @click.option("--compute", type=compute, metavar="PART", help="Part of each GPU's compute that is reserved, such as 0.25.  [default: none]")
@@ -82,8 +82,9 @@ def submit(
     environment (also under the names of Open MPI, PMI and Horovod); LOCAL_RANK is 0, as if each rank were on a node of its own. The GPUs of a job are
     on one host of the pool if one has so many; else the ranks are shared out evenly among hosts, as few as possible, and begin when all of them have
     room. When a rank fails the others are ended, and the job begins anew if --retries allows it; when a host of its GPUs is lost, it does so in any
-    case. A --preemptible job is ended (SIGTERM, after 5 s SIGKILL) when a lease of a higher priority waits for its GPUs, and begins anew when they
-    are free again. The working folder and the environment are those of this command.
+    case. A --preemptible job is suspended when a lease of a higher priority waits for its GPUs: their memory goes to files, its ranks wait at their
+    next call, and go on when the GPUs are free again. Where that cannot be (a server with --strict, memory shared between processes) it is ended
+    (SIGTERM, after 5 s SIGKILL) and begins anew. The working folder and the environment are those of this command.
     """
     from gpuvirt.batch.job import Job, make, new_id
     from gpuvirt.client.launcher import NotStarted, check_there

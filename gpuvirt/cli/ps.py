@@ -26,7 +26,7 @@ def ps(pool: str | None, as_json: bool) -> None:
     """List a pool's leases and the sessions that work under each: program, user, GPUs, link, memory.
 
     A lease is queued while it waits for its GPUs, attached while something runs under it, parked when all of that has given its memory back,
-    else idle. Behind its GPUs stands the part of their compute that it has reserved (--compute). A session says how much memory it has given back,
+    suspended while it gives way to one of a higher priority, else idle. Behind its GPUs stands the part of their compute that it has reserved (--compute). A session says how much memory it has given back,
     and whether it waits for memory that others have.
     In a pool of many hosts the name of the host stands before the numbers of its GPUs.
     Of those of other tokens only an admin's token is told the program and the user. In a terminal of less than 120 columns some are left out.
@@ -57,6 +57,8 @@ def ps(pool: str | None, as_json: bool) -> None:
     console.print(table)
     for lease in sorted((lease for lease in leases if lease["state"] == "queued"), key=lambda lease: lease["place"]):
         click.echo(f"{lease['lease'][:8]} waits at place {lease['place']} of {lease['queued']}: {lease['why']}")
+    for lease in (lease for lease in leases if lease["state"] == "suspended"):
+        click.echo(f"{lease['lease'][:8]} gives way: {lease['suspended']}")
     for session in (session for lease in leases for session in lease["sessions"]):
         if line := _room(session):
             click.echo(f"{session['session']} {line}")

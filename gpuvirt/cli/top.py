@@ -135,7 +135,9 @@ def _rendered(frame: dict[str, Any], height: int) -> RenderableType:
     many = has_many(frame)
     whose = f"pool of {frame['hosts']} hosts" if many else f"{frame['server']} ({frame['backend']})"
     head = f"{whose}  {time.strftime('%H:%M:%S', time.localtime(frame['at']))}  leases: "
-    head += ", ".join(f"{totals[state]} {state}" for state in ("attached", "parked", "idle", "queued"))
+    head += ", ".join(
+        f"{totals[state]} {state}" for state in ("attached", "parked", "suspended", "idle", "queued") if totals.get(state) or state != "suspended"
+    )
     waits = [_queued(lease) for lease in sorted(frame["leases"], key=lambda lease: lease.get("place", 0)) if lease["state"] == "queued"]
     waits += [_room(session) for session in frame["sessions"] if session.get("place")]
     others = frame["others"]

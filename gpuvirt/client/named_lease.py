@@ -56,6 +56,8 @@ class NamedLease:
         devices: their ordinals on the server when it was opened.
         expiry: seconds after which it ends unless it is renewed or something runs under it.
         preempted: why it is to be given back, as was said when it was renewed last; "": it is not.
+        suspended: why what works under it is parked and its GPUs are others' for a while, likewise; "": it has them.
+        suspensions: how often that has been, as far as its host knows.
     """
 
     status: PoolStatus
@@ -64,6 +66,8 @@ class NamedLease:
     devices: tuple[int, ...]
     expiry: float
     preempted: str = ""
+    suspended: str = ""
+    suspensions: int = 0
 
     @property
     def period(self) -> float:
@@ -79,7 +83,9 @@ class NamedLease:
         RequestRefused: the lease has ended.
         ControlError: no answer.
         """
-        self.preempted = str(self._ask("lease_renew").get("preempted", ""))
+        answer = self._ask("lease_renew")
+        self.preempted, self.suspended = str(answer.get("preempted", "")), str(answer.get("suspended", ""))
+        self.suspensions = int(answer.get("suspensions", 0))
 
     def present_devices(self) -> tuple[int, ...]:
         """The ordinals of its devices now: `gpuvirt move` changes them.
@@ -238,7 +244,7 @@ def open_gang(
 
     Args:
         settings: of each of them; `no_wait` is not for gangs.
-        preemptible: they are given back when `NamedLease.preempted` of one of them says so, soon.
+        preemptible: they give way to a higher priority: they are suspended, and given back when `NamedLease.preempted` of one of them says so, soon.
 
     Raises:
         GangBroken: a host was lost meanwhile; open another gang.

@@ -85,11 +85,14 @@ class Lease:
         arrives: it has its devices, and is another host's until what works there has come here.
         comes: the host that has it has begun to send it.
         leaving: done when it has gone to another host, or stays; None: it does not leave.
+        away: done when it has its GPUs again after it has given way; None: nobody waits for that.
         id: by which programs join it, zeros: it has no name. Whoever knows it still needs the token.
         memory: bytes on each device for sessions that ask for none, 0: all that they may have.
         compute: thousandths of each device's compute that are reserved for its sessions together, 0: none.
         priority, preemptible: as it was asked for.
         preempted: why its keeper is to give it back, "": it is not.
+        suspends: why it is put away, or has been, "": it is not. suspended: it has been, and its devices are others'.
+        suspensions: how often it has been since this daemon began.
         holder: who opened it, for people: program, pid, user, host, peer.
         sessions: that work under it.
         expires: when it ends unless it is renewed or has sessions; None: with its last session.
@@ -106,6 +109,9 @@ class Lease:
     priority: int = 0
     preemptible: bool = False
     preempted: str = ""
+    suspends: str = ""
+    suspended: bool = False
+    suspensions: int = 0
     refused: str = ""
     elsewhere: str = ""
     id: bytes = field(default=NO_ID, repr=False)
@@ -115,6 +121,7 @@ class Lease:
     arrives: bool = False
     comes: bool = False
     leaving: asyncio.Future[None] | None = None
+    away: asyncio.Future[None] | None = None
     sessions: set[int] = field(default_factory=set)
     expires: float | None = None
 
@@ -126,6 +133,11 @@ class Lease:
     def gpus(self) -> str:
         """For people: how many."""
         return "1 GPU" if self.wanted == 1 else f"{self.wanted} GPUs"
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether its devices are its own now."""
+        return bool(self.devices) and not self.suspended
 
     @property
     def waits(self) -> bool:

@@ -24,7 +24,7 @@ from gpuvirt.server.lease import NO_ID, NO_LAUNCH, NO_PROCESS, Asked, ElsewhereE
 from gpuvirt.server.policy import events
 from gpuvirt.server.policy.events import Event
 from gpuvirt.server.policy.hosts import Hosts
-from gpuvirt.server.policy.instructions import Elsewhere, Grant, Instruction, Preempt, Refuse, TimedOut
+from gpuvirt.server.policy.instructions import Elsewhere, Grant, Instruction, Preempt, Refuse, Resume, TimedOut
 from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.recent import Recent
 from gpuvirt.sizes import format_size
@@ -75,6 +75,7 @@ class Leases:
     Attributes:
         no_shares: why no part of a device's compute can be reserved, "": it can.
         decided: called with a lease that has waited, once it has its GPUs or is refused.
+        gives_way: called with a lease that is to give way, or has its GPUs again after it has been suspended.
         changed, ended: called with a named lease that has GPUs, when it has others, or another end, than before, and when it has ended.
     """
 
@@ -94,6 +95,7 @@ class Leases:
         self._rights: dict[str, Rights] = {}  # what the policy was told of its users
         self.no_shares = ""
         self.decided: Callable[[Lease], None] | None = None
+        self.gives_way: Callable[[Lease, Preempt | Resume], None] = _ask_back
         self.changed: Callable[[Lease], None] = lambda lease: None
         self.ended: Callable[[Lease], None] = lambda lease: None
 
@@ -104,10 +106,18 @@ class Leases:
     def get(self, number: int) -> Lease | None:
         return self._leases.get(number)
 
-    def leaving(self, asked: Asked) -> asyncio.Future[None] | None:
-        """When it is known where the lease that a session is to work under is, None: it is here, or was never."""
+    def away(self, asked: Asked) -> tuple[asyncio.Future[None], str] | None:
+        """When the lease that a session is to work under is known to be here, or elsewhere, and has its GPUs, and why it does not yet; None: nothing
+        is to be waited for."""
         lease = self._named.get(asked.lease) if asked.lease != NO_ID else self._launches.get((asked.owner, asked.launch))
-        return lease.leaving if lease is not None and lease.owner == asked.owner else None
+        if lease is None or lease.owner != asked.owner:
+            return None
+        if lease.leaving is not None:
+            return lease.leaving, "its GPUs become those of another host"
+        if lease.suspends:
+            lease.away = lease.away or asyncio.get_running_loop().create_future()
+            return lease.away, f"it gives way: {lease.suspends}"
+        return None
 
     def lasts(self, lease: Lease) -> bool:
         """Whether it has not ended."""
@@ -130,7 +140,7 @@ class Leases:
         lease = self._ask(asked, holder, started, now, id)
         lease.expires = now + self.expiry
         self._refused.pop((id, asked.owner), None)
-        self._changed(lease)
+        self.note(lease)
         return lease
 
     def restore(self, lease: Lease, rights: Rights, now: float) -> None:
@@ -149,9 +159,19 @@ class Leases:
                 self._sent.pop((lease.id, lease.owner), None)
         elif lease.launch != NO_LAUNCH:
             self._launches[lease.owner, lease.launch] = lease
-        self.carry_out(self._policy.handle(self._restored(lease, user, devices, now)), new=lease)
+        out = self._policy.handle(self._restored(lease, user, devices, now))
+        if lease.suspended:
+            lease.devices, lease.suspends = devices, "it has given way to a lease of a higher priority"
+        self.carry_out(out, new=lease)
         if lease.refused:
             raise NotGranted(lease.refused)
+
+    def suspended(self, lease: Lease, now: float) -> None:
+        """What works under a lease has been put away: its devices are others' until it is resumed."""
+        lease.suspended = True
+        lease.suspensions += 1
+        self.note(lease)
+        self.carry_out(self._policy.handle(events.Suspended(now, lease.number)))
 
     def place_here(self, lease: Lease, rights: Rights, now: float, migrates: bool = False) -> str:
         """A lease that was asked for here or at another host of the pool has these devices of this one.
@@ -175,7 +195,7 @@ class Leases:
             if lease.process != NO_PROCESS and not lease.named and lease.launch == NO_LAUNCH:
                 self._processes[lease.owner, lease.process] = lease
             if not migrates:
-                self._changed(lease)
+                self.note(lease)
             return ""
         if migrates:
             return "it is here already, or a program here waits for it and has not heard yet where it is"
@@ -189,9 +209,11 @@ class Leases:
         return why
 
     def _restored(self, lease: Lease, user: str, devices: tuple[int, ...], now: float) -> events.Restored:
-        return events.Restored(now, lease.number, user, devices, lease.memory, lease.compute, lease.priority, lease.preemptible)
+        has = lease.memory, lease.compute, lease.priority, lease.preemptible, lease.suspended
+        return events.Restored(now, lease.number, user, devices, *has)
 
-    def _changed(self, lease: Lease) -> None:
+    def note(self, lease: Lease) -> None:
+        """What a later server must know of a lease is another."""
         if lease.named and lease.devices:
             self.changed(lease)
 
@@ -231,7 +253,7 @@ class Leases:
             self._following.pop((id, owner), None)
             raise
         lease.expires = now + self.expiry
-        self._changed(lease)
+        self.note(lease)
         return lease
 
     def release(self, id: bytes, owner: bytes, now: float = 0.0) -> set[int]:
@@ -255,7 +277,7 @@ class Leases:
         """
         lease = self.find(id, owner)
         lease.expires = now
-        self._changed(lease)
+        self.note(lease)
 
     # ---- sessions -------------------------------------------------------------------------------------------------------
 
@@ -371,6 +393,8 @@ class Leases:
             raise NotGranted("it has ended")
         if session in self._moving:
             raise NotGranted("it is moving already")
+        if present.lease.suspends:
+            raise NotGranted("its lease has given way to one of a higher priority; it can move when it has its GPUs again")
         sizes = self._policy.room.total
         if len(set(devices)) != len(devices) or len(devices) != len(present.devices):
             raise NotGranted(f"the session has {present.lease.gpus}; name as many with --gpu, each once")
@@ -400,7 +424,7 @@ class Leases:
         lease = present.lease
         lease.devices = future.devices
         self.carry_out(self._policy.handle(events.Moved(now, lease.number, lease.devices)))
-        self._changed(lease)
+        self.note(lease)
         member = self._members[session] = Membership(lease, future.slot, future.memory)
         return member
 
@@ -425,7 +449,7 @@ class Leases:
         lease.arrives = lease.comes = False
         self._sent.pop((lease.id, lease.owner), None)  # it has been here before
         lease.expires = now + self.expiry if lease.named else None if lease.sessions else now + LINGER
-        self._changed(lease)
+        self.note(lease)
 
     def departed(self, lease: Lease, url: str, now: float) -> None:
         """A lease is at another server, with all its sessions."""
@@ -546,14 +570,14 @@ class Leases:
         """Does what the policy says. new: a lease whose caller looks at it itself."""
         for one in instructions:
             lease = self._leases.get(one.lease)
-            if lease is None or not isinstance(one, Grant | Refuse | TimedOut | Elsewhere | Preempt):
+            if lease is None or not isinstance(one, Grant | Refuse | TimedOut | Elsewhere | Preempt | Resume):
                 continue
-            if isinstance(one, Preempt):
-                lease.preempted = one.text
+            if isinstance(one, Preempt | Resume):
+                self.gives_way(lease, one)
                 continue
             if isinstance(one, Grant):
                 lease.devices = one.devices
-                self._changed(lease)
+                self.note(lease)
             elif isinstance(one, Elsewhere):
                 self._send_on(lease, one.url)
             else:
@@ -591,6 +615,8 @@ class Leases:
     def end(self, lease: Lease, now: float) -> None:
         """It is over; of its sessions whoever runs them is to end them."""
         self._forget(lease)
+        if lease.away is not None and not lease.away.done():
+            lease.away.set_result(None)
         self.carry_out(self._policy.handle(events.Released(now, lease.number)))
 
     def _forget(self, lease: Lease) -> None:
@@ -601,3 +627,9 @@ class Leases:
             del self._launches[lease.owner, lease.launch]
         if self._processes.get((lease.owner, lease.process)) is lease:
             del self._processes[lease.owner, lease.process]
+
+
+def _ask_back(lease: Lease, said: Preempt | Resume) -> None:
+    """Where nothing can be suspended: whoever keeps the lease is to give it back."""
+    if isinstance(said, Preempt):
+        lease.preempted = said.text

@@ -38,7 +38,7 @@ class NamedLeases:
         def changed(lease: Lease) -> None:
             expires = time.time() + (0.0 if lease.expires is None else lease.expires - time.monotonic())
             has = lease.devices, lease.memory, lease.holder, lease.started, expires, lease.compute, lease.priority, lease.preemptible
-            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, *has))
+            ledger.write(LeaseRow(lease.number, lease.id, lease.owner, *has, suspended=lease.suspended))
 
         self._leases.changed, self._leases.ended = changed, lambda lease: ledger.erase(lease.number)
 
@@ -49,7 +49,7 @@ class NamedLeases:
                 known.expires = now + self._leases.expiry if row.expires > wall else now
                 continue
             has = row.devices, row.compute, row.priority, row.preemptible
-            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, *has, id=row.id)
+            lease = Lease(row.number, row.owner, len(row.devices), row.memory, row.started, row.holder, *has, id=row.id, suspended=row.suspended)
             allowed = rights(row.owner)
             try:
                 if allowed is None:
@@ -120,9 +120,11 @@ class NamedLeases:
         return self._leases.find(id, owner)
 
     def waiting(self, lease: Lease) -> dict[str, Any]:
-        """What is said of a lease that waits: place, queued, why; of one that is to give way why; of another nothing."""
+        """What is said of a lease that waits: place, queued, why; of one that gives way why, as ``preempted`` if it is to be
+        given back, else as ``suspended``; how often it has been suspended (``suspensions``); of another nothing."""
         if not lease.waits:
-            return {"preempted": lease.preempted} if lease.preempted else {}
+            said = {"preempted": lease.preempted, "suspended": lease.suspends, "suspensions": lease.suspensions}
+            return {name: value for name, value in said.items() if value}
         place, queued = self._leases.place(lease)
         return {"place": place, "queued": queued, "why": self._leases.why(lease)}
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.memory_usage import DEVICES, MemoryUsage
-from gpuvirt.server.workers.worker_process import WorkerProcess
+from gpuvirt.server.workers.worker_process import BEING_PARKED, WorkerProcess
 from gpuvirt.sizes import format_size
 
 log = logging.getLogger("gpuvirt.server")
@@ -69,6 +69,7 @@ class ParkingState:
         commands: that it had executed when it was last looked at.
         idle_since: monotonic seconds, when it was first seen with that number.
         never: why it cannot be parked, "": it can, as far as is known.
+        suspended: its lease has given way: it is parked, or about to be, and gets nothing until its lease has its GPUs again.
         file: a descriptor of the file that its memory goes to, the same each time, so that a worker can fill no more than one; -1: none yet.
     """
 
@@ -82,6 +83,7 @@ class ParkingState:
     commands: int = -1
     idle_since: float = field(default_factory=time.monotonic)
     never: str = ""
+    suspended: bool = False
     file: int = -1
 
     @property
@@ -179,12 +181,33 @@ class Parking:
         except OSError:
             raise GpuvirtError("it has ended") from None
         if why:
-            if not why.startswith(NOT_IDLE):
+            if not why.startswith((NOT_IDLE, BEING_PARKED)):
                 state.never = why
             raise GpuvirtError(why)
         state.took = time.monotonic() - began
         log.info("%s is parked", session.label)
         return state.bytes
+
+    async def suspend(self, session: Parkable) -> None:
+        """Parks a session, whatever it does, until `resume`. To be cancelled when that takes too long.
+
+        Raises:
+            GpuvirtError: it has ended, or cannot be parked.
+        """
+        state = session.parking
+        state.suspended = True
+        while state.parked is None or state.promised is not None:  # it has its memory, or is about to take it
+            if state.parked is None:
+                try:
+                    await self.park(session, FINISH)
+                except GpuvirtError:
+                    if state.never or session.worker.gone.done():
+                        raise
+            await asyncio.sleep(RETRY)
+
+    def resume(self, session: Parkable) -> None:
+        """It has its memory again when it wants it, as other sessions that are parked."""
+        session.parking.suspended, session.parking.asked_at = False, time.monotonic()
 
     def park_when_quiet(self, session: Parkable) -> None:
         """Its program needs nothing for a while: it is parked, although nobody waits, once it calls nothing any more."""
@@ -262,7 +285,7 @@ class Parking:
         """Grants room in the order in which it was asked for: who asked later for the same device waits until the earlier one has it."""
         while self._waiting:
             taken: set[int] = set()
-            for session in [*self._waiting]:
+            for session in [session for session in self._waiting if not session.parking.suspended]:
                 devices = {device for device in range(len(self._total)) if session.parking.need(device)}
                 if not devices & taken:
                     lacking = self._lacking(session)
@@ -359,7 +382,7 @@ class Parking:
 
     def _may_park(self, session: Parkable) -> bool:
         state = session.parking
-        finishing = session.slot in self._finishing
+        finishing = session.slot in self._finishing or state.suspended
         return state.parked is None and not state.never and not finishing and not session.moves and any(self._memory_usage.row(session.slot))
 
     async def _watch(self) -> None:

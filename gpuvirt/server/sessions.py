@@ -9,6 +9,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from gpuvirt.server.policy.rights import Rights
 from gpuvirt.server.recent import Recent
 from gpuvirt.server.refusals import Moved, Refused, refused
 from gpuvirt.server.session import MAIN, Session, asked, holder
+from gpuvirt.server.suspending import Suspending
 from gpuvirt.server.tenants import Tenant
 from gpuvirt.server.turns import Turns
 from gpuvirt.server.worker_library import RunEnding
@@ -113,14 +115,22 @@ class Sessions:
             total = [device.memory for device in inventory.devices]
             self._parking = Parking(self._sessions.values(), memory_usage, total, idle, paths.cache_root() / "parked")
             self._parking.changed = self._parking_changed
+        self._suspending = Suspending(self.table, self._sessions.values(), self._parking, self._suspension_changed)
 
     def _parking_changed(self, session: Parkable) -> None:
         if (known := self._sessions.get(session.id)) is not None:
             self.keep(known)
         self.changed()
 
+    def _suspension_changed(self, session: Session | None) -> None:
+        if session is not None:
+            self.keep(session)
+        else:
+            self._watch_expiry()
+
     async def close(self) -> None:
         self.turns.close()
+        await self._suspending.close()
         if self._parking is not None:
             await self._parking.close()
 
@@ -168,8 +178,8 @@ class Sessions:
         await self._end_former(hello)
         with refused():
             wanted = asked(hello, rights)
-        while (leaving := self.table.leaving(wanted)) is not None:
-            await tell_while(client, transcript, leaving, lambda: State(text="its GPUs become those of another host"))
+        while (away := self.table.away(wanted)) is not None:
+            await tell_while(client, transcript, away[0], partial(State, text=away[1]))
         number = secrets.randbits(63) | 1
         with refused():
             membership = self.table.join(number, wanted, holder(hello, peer), time.time(), time.monotonic())
@@ -345,6 +355,7 @@ class Sessions:
         self.turns.join(session, adopted=True)
         if self._parking is not None:
             self._parking.adopt(session, one.parked, one.used, one.parking_file)
+        self._suspending.adopt(session)
         worker.gone.add_done_callback(lambda _: self._worker_gone(session, worker))
         self.keep(session)
         log.info("%s goes on: GPU %s, worker %d", session.label, ",".join(map(str, membership.devices)), worker.pid)

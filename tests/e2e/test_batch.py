@@ -152,16 +152,59 @@ def test_ranks_over_several_hosts_of_which_one_is_lost(tmp_path: Path) -> None:
         assert job["attempt"] == 2 and job["lost"] == 1 and jobs("logs", id).stdout.count(": 11") == 2
 
 
-def test_a_job_gives_way_and_begins_anew(jobs: Jobs) -> None:
-    """A preemptible one to a program of a higher priority, which is no retry; when that has ended it goes on to its end."""
-    jobs.env["GPUVIRT_TOKEN"] = jobs.gpuvirt("token", "create", "important", "--priority", "5", "--pool", jobs.env["GPUVIRT_POOL"]).split()[-1]
-    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
-    wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+def run_important(jobs: Jobs, *line: str) -> None:
+    """A program of a higher priority than jobs of -1 has both GPUs of the pool, and is right."""
     done = subprocess.run(
-        [*GPUVIRT, "run", "--gpus", "2", "--compute", "1", "--", sys.executable, str(HERE / "programs" / "each_gpu.py")],
+        [*GPUVIRT, "run", "--gpus", "2", *line, "--", sys.executable, str(HERE / "programs" / "each_gpu.py")],
         env=jobs.env, capture_output=True, text=True, timeout=SOON, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and " right" in done.stdout, done.stdout + done.stderr
+
+
+def grant_priority(jobs: Jobs) -> None:
+    jobs.env["GPUVIRT_TOKEN"] = jobs.gpuvirt("token", "create", "important", "--priority", "5", "--pool", jobs.env["GPUVIRT_POOL"]).split()[-1]
+
+
+def test_a_job_gives_way_and_goes_on(jobs: Jobs) -> None:
+    """A preemptible one to programs of a higher priority: it is suspended, in the middle of its ranks, which notice nothing; and that twice."""
+    grant_priority(jobs)
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+    for times in (1, 2):
+        run_important(jobs, "--compute", "1")
+        wait_until(lambda times=times: jobs.job(low)["suspended"] == times)  # type: ignore[misc]
+    assert jobs("wait", low).returncode == 0
+    job = jobs.job(low)
+    assert (job["attempt"], job["suspended"], job["preempted"], job["lost"]) == (1, 2, 0, 0)
+    assert jobs("logs", low).stdout.count("computed") == 2 and jobs("logs", low).stdout.count(": 11") == 2
+
+
+def test_a_job_that_has_given_way_is_seen(jobs: Jobs) -> None:
+    """By `ps`, `top` and `batch list`, with the reason; it can be cancelled then, too."""
+    grant_priority(jobs)
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "60")
+    wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+    high = jobs.submit("--ranks", "2", "--compute", "1", "--priority", "5", "--", *RANKS, "60")
+    wait_until(lambda: jobs.state(low) == "suspended" and jobs.state(high) == "running")
+    assert jobs.job(low)["why"] == "it gives way: a lease of priority 5 waits for its GPUs"
+    (lease,) = [lease for lease in jobs.leases() if lease["state"] == "suspended"]
+    assert [session["state"] for session in lease["sessions"]] == ["parked"] * 2 and lease["devices"] == [0, 1]
+    assert f"{lease['lease'][:8]} gives way: a lease of priority 5 waits for its GPUs" in jobs.gpuvirt("ps")
+    assert "1 attached, 0 parked, 1 suspended" in jobs.gpuvirt("top", "--once")
+    assert "cancelled" in jobs("cancel", low).stderr and jobs("wait", low, check=False).returncode == 130
+    wait_until(lambda: [lease["state"] for lease in jobs.leases()] == ["attached"])
+    assert "cancelled" in jobs("cancel", high).stderr
+
+
+def test_a_job_that_cannot_be_suspended_gives_way_and_begins_anew(jobs: Jobs, own_pool: Callable[..., Server], tmp_path: Path) -> None:
+    """A server with --strict parks nothing: the job is ended, which is no retry; when the program has ended it begins anew."""
+    env = clean_environment(GPUVIRT_STATE=str(tmp_path / "strict"))
+    jobs.env["GPUVIRT_POOL"] = own_pool("--backend", "soft", "--strict", "--gpus", "2", "--gpu-memory", "256m", env=env).url
+    jobs.env["GPUVIRT_STATE"] = str(tmp_path / "strict")
+    grant_priority(jobs)
+    low = jobs.submit("--ranks", "2", "--memory", "200m", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+    run_important(jobs, "--memory", "200m")
     assert jobs("wait", low).returncode == 0
     job = jobs.job(low)
     assert (job["attempt"], job["preempted"], job["lost"]) == (2, 1, 0) and jobs("logs", low).stdout.count(": 11") == 2

@@ -106,7 +106,7 @@ def test_a_damaged_ledger_is_put_aside(tmp_path: Path, caplog: pytest.LogCapture
         assert len([*tmp_path.glob("*.damaged")]) == n + 1
         ledger.write(ROW)
         ledger.close()
-    _run(path, "INSERT INTO leases SELECT 6, x'00', owner, '[]', memory, holder, started, expires, compute, priority, preemptible FROM leases")
+    _run(path, "INSERT INTO leases SELECT 6, x'00', owner, '[]', memory, holder, started, expires, compute, priority, 1, suspended FROM leases")
     ledger = Ledger(tmp_path, "h", 1)
     assert [*ledger.leases()] == [ROW] and "0000000000000006 cannot be read" in caplog.text
     ledger.erase(5)
@@ -134,15 +134,21 @@ def test_a_lease_gives_way_at_the_next_daemon(tmp_path: Path) -> None:
         time.sleep(PREEMPT_AFTER + 1)
         assert "place" in asks("lease_renew", 1) and "preempted" not in asks("lease_renew", 2)
         assert opens(3) == []
-        wait_until(lambda: "place" in asks("lease_renew", 3) and "priority 3" in asks("lease_renew", 2).get("preempted", ""))
+        wait_until(lambda: asks("lease_renew", 3)["devices"] == [0, 1] and "priority 3" in asks("lease_renew", 2).get("suspended", ""))
+        server = again(tmp_path, server, gpus=2, gpu_memory=GIB)
+        assert asks("lease_renew", 3)["devices"] == [0, 1] and "higher priority" in asks("lease_renew", 2).get("suspended", "")
+        asks("lease_release", 3)
+        wait_until(lambda: "suspended" not in asks("lease_renew", 2))
     finally:
         server.stop()
 
 
-@pytest.mark.parametrize(("version", "later"), [(1, ("compute", "priority", "preemptible")), (2, ("priority", "preemptible"))])
+@pytest.mark.parametrize(
+    ("version", "later"), [(1, ("compute", "priority", "preemptible", "suspended")), (2, ("priority", "preemptible", "suspended"))]
+)
 def test_a_ledger_of_an_earlier_version_is_read(tmp_path: Path, version: int, later: tuple[str, ...]) -> None:
     """Its leases have reserved no compute, or are of priority 0 and have promised nothing."""
-    full = dataclasses.replace(ROW, compute=250, priority=-3, preemptible=True)
+    full = dataclasses.replace(ROW, compute=250, priority=-3, preemptible=True, suspended=True)
     ledger = Ledger(tmp_path, "h", 1)
     ledger.write(full)
     path = ledger.path

@@ -217,6 +217,7 @@ class SessionStore:
                 "compute": lease.compute,
                 "priority": lease.priority,
                 "preemptible": lease.preemptible,
+                "suspended": lease.suspended,
                 "started": lease.started,
                 "holder": lease.holder,
                 "devices": lease.devices,

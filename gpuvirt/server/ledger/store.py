@@ -21,13 +21,13 @@ from gpuvirt.errors import GpuvirtError
 
 log = logging.getLogger("gpuvirt.server")
 
-VERSION = 3
-_ADDED = {2: ("compute",), 3: ("priority", "preemptible")}  # the columns that each version has more than the one before
-_COLUMNS = "number, id, owner, devices, memory, holder, started, expires, compute, priority, preemptible"
+VERSION = 4
+_ADDED = {2: ("compute",), 3: ("priority", "preemptible"), 4: ("suspended",)}  # the columns that each version has more than the one before
+_COLUMNS = "number, id, owner, devices, memory, holder, started, expires, compute, priority, preemptible, suspended"
 _TABLE = """
     CREATE TABLE leases (number INTEGER PRIMARY KEY, id BLOB UNIQUE NOT NULL, owner BLOB NOT NULL, devices TEXT NOT NULL, memory INTEGER NOT NULL,
                          holder TEXT NOT NULL, started REAL NOT NULL, expires REAL NOT NULL, compute INTEGER NOT NULL,
-                         priority INTEGER NOT NULL, preemptible INTEGER NOT NULL) STRICT
+                         priority INTEGER NOT NULL, preemptible INTEGER NOT NULL, suspended INTEGER NOT NULL) STRICT
 """
 
 
@@ -36,7 +36,7 @@ class LeaseRow:
     """A named lease, as the ledger has it.
 
     Attributes:
-        number, id, owner, devices, memory, holder, started, compute, priority, preemptible: as in `gpuvirt.server.leases.Lease`.
+        number, id, owner, devices, memory, holder, started, compute, priority, preemptible, suspended: as in `gpuvirt.server.leases.Lease`.
         expires: when it ends unless it is renewed, seconds since the epoch: the daemon's own clock does not outlive the machine.
     """
 
@@ -51,6 +51,7 @@ class LeaseRow:
     compute: int = 0
     priority: int = 0
     preemptible: bool = False
+    suspended: bool = False
 
 
 class Ledger:
@@ -107,7 +108,7 @@ class Ledger:
     def leases(self) -> Iterator[LeaseRow]:
         """All of them, oldest first. A row that makes no sense is logged and removed."""
         for row in self._db.execute(f"SELECT {_COLUMNS} FROM leases ORDER BY started").fetchall():
-            number, id, owner, devices, memory, holder, started, expires, compute, priority, preemptible = row
+            number, id, owner, devices, memory, holder, started, expires, compute, priority, *flags = row
             try:
                 listed, said = json.loads(devices), json.loads(holder)
                 if not listed or not all(type(device) is int for device in listed) or not isinstance(said, dict):
@@ -116,12 +117,12 @@ class Ledger:
                 log.error("lease %016x cannot be read from the ledger (%s); it has ended", number, error)
                 self.erase(number)
                 continue
-            yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires, compute, priority, bool(preemptible))
+            yield LeaseRow(number, id, owner, tuple(listed), memory, said, started, expires, compute, priority, *map(bool, flags))
 
     def write(self, row: LeaseRow) -> None:
         """Writes a lease, in the place of what there was of it. What cannot be written is logged and no error: what has GPUs keeps them."""
         known = row.number, row.id, row.owner, json.dumps(row.devices), row.memory, json.dumps(row.holder), row.started, row.expires
-        values = (*known, row.compute, row.priority, row.preemptible)
+        values = (*known, row.compute, row.priority, row.preemptible, row.suspended)
         self._do(f"INSERT OR REPLACE INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * len(values))})", values)
 
     def erase(self, number: int) -> None:

@@ -58,6 +58,8 @@ class Departure:
         """
         if self.lease.leaving is not None or self.lease.arrives:
             raise GpuvirtError("it moves already")
+        if self.lease.suspends:
+            raise GpuvirtError("it has given way to a lease of a higher priority, and moves when it has its GPUs again")
         self._check_able()
 
     def _check_able(self) -> None:

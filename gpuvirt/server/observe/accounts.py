@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 
-from gpuvirt.server.observe.facts import ATTACHED, FIGURES, IDLE, PARKED, QUEUED
+from gpuvirt.server.observe.facts import ATTACHED, FIGURES, IDLE, PARKED, WITHOUT_GPUS
 
 DAY = 86400
 ACCOUNTS_MOST = 1000  # of a day; what more there are is counted together: what is kept has a bound
@@ -29,7 +29,7 @@ class Sums:
         attached: GPU-seconds of leases of which a session had its memory.
         parked: those of leases whose sessions were all parked: the GPUs were given back.
         idle: those of leases with nothing under them.
-        queued: seconds that leases waited for GPUs.
+        queued: seconds that leases waited for GPUs, or for theirs again.
         commands, launches: that workers carried out. answers: of the commands, those whose program waited for the answer.
         network: seconds that sessions lost to the network, by what is known: for each answer a round trip as the client measured it when it
             connected, and for as long as the connection was cut. That much a program was held up at most: several of its threads wait at once.
@@ -89,7 +89,7 @@ class Accounts:
         totals: by account.
         links: bytes in and out by the name of the transport, all accounts together.
         reconnections: connections that were cut and made again, likewise.
-        states: leases' GPU-seconds by state, of `facts.LEASE_STATES` but queued.
+        states: leases' GPU-seconds by state, of `facts.LEASE_STATES` but those without.
     """
 
     def __init__(self, reconnections: Mapping[str, int] | None = None) -> None:
@@ -118,15 +118,15 @@ class Accounts:
                 self._count(day, account, state, count * part)
         self._held = Counter()
         for holding in holdings:
-            self._held[holding.account, holding.state] += 1 if holding.state == QUEUED else holding.gpus
+            self._held[holding.account, holding.state] += 1 if holding.state in WITHOUT_GPUS else holding.gpus
         for account, used in memory.items():
             self._add(_day(wall), account, Sums(peak_memory=used))
 
     def _count(self, day: str, account: str, state: str, time: float) -> None:
-        if state != QUEUED:
+        if state not in WITHOUT_GPUS:
             self.states[state] += time
-        of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time), QUEUED: Sums(queued=time)}
-        self._add(day, account, of_state[state])
+        of_state = {ATTACHED: Sums(attached=time), PARKED: Sums(parked=time), IDLE: Sums(idle=time)}
+        self._add(day, account, of_state.get(state) or Sums(queued=time))
 
     def figures(self, session: int, account: str, link: str, wall: float, figures: Mapping[str, int], worker: int = 0, adopted: bool = False) -> None:
         """A session's worker has counted so far; a session that is not known begins. What becomes less is a worker's lie, and counts for nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuvirt.server.observe.facts import ATTACHED, IDLE, PARKED, QUEUED, WAITS, Facts, LeaseFacts, SessionFacts
+from gpuvirt.server.observe.facts import LEASE_STATES, WAITS, Facts, LeaseFacts, SessionFacts
 
 HOLDER = ("program", "pid", "user", "host", "peer")  # what is said of whose a session or a lease is, to those who may know
 
@@ -58,7 +58,7 @@ def top_answer(facts: Facts, viewer: bytes | None) -> dict[str, Any]:
         "leases": [_lease(lease, True) for lease in facts.leases if own(lease)],
         "sessions": [_session(session, True) for session in facts.sessions if own(session)],
         "totals": {
-            **{state: states.count(state) for state in (ATTACHED, PARKED, IDLE, QUEUED)},
+            **{state: states.count(state) for state in LEASE_STATES},
             "waits": sum(session.state == WAITS for session in facts.sessions),
         },
         "others": {

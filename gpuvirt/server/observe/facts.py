@@ -12,7 +12,8 @@ from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.policy.events import COMPUTE
 from gpuvirt.server.session import Session, holder
 
-QUEUED, IDLE, ATTACHED, PARKED = LEASE_STATES = ("queued", "idle", "attached", "parked")
+QUEUED, IDLE, ATTACHED, PARKED, SUSPENDED = LEASE_STATES = ("queued", "idle", "attached", "parked", "suspended")
+WITHOUT_GPUS = (QUEUED, SUSPENDED)
 WAITS, MOVES = "waits for memory", "moves"
 SESSION_STATES = (ATTACHED, PARKED, WAITS, MOVES)
 FIGURES = ("commands", "launches", "bytes_in", "bytes_out")  # of a session, which only grow; bytes as the worker sees them
@@ -69,8 +70,8 @@ class SessionFacts:
 
 @dataclass(frozen=True)
 class LeaseFacts:
-    """One lease. state: one of `LEASE_STATES`; parked: something runs under it, and nothing that does has memory. queue: place, queued, why, of one
-    that waits for its GPUs. compute: the part of each GPU that it has reserved, 0: none."""
+    """One lease. state: one of `LEASE_STATES`; parked: something runs under it, and nothing that does has memory; suspended: its devices are others'
+    for a while. queue: place, queued, why, of one that waits for its GPUs; of one that gives way why. compute: the part of each GPU that it has reserved, 0: none."""
 
     number: int
     owner: bytes
@@ -124,6 +125,8 @@ def lease_state(lease: Lease, parked: set[int]) -> str:
     """parked: the sessions that are, all leases' together."""
     if lease.waits:
         return QUEUED
+    if lease.suspended:
+        return SUSPENDED
     if not lease.sessions:
         return IDLE
     return PARKED if lease.sessions <= parked else ATTACHED

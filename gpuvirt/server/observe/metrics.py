@@ -17,10 +17,10 @@ from prometheus_client.registry import Collector
 
 from gpuvirt import __version__
 from gpuvirt.server.observe.accounts import Accounts
-from gpuvirt.server.observe.facts import LEASE_STATES, QUEUED, SESSION_STATES, Facts
+from gpuvirt.server.observe.facts import LEASE_STATES, QUEUED, SESSION_STATES, SUSPENDED, WITHOUT_GPUS, Facts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-HELD = tuple(state for state in LEASE_STATES if state != QUEUED)
+HELD = tuple(state for state in LEASE_STATES if state not in WITHOUT_GPUS)
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def _now(facts: Facts) -> Iterator[Family]:
     yield from (sessions, leases)
     yield _one("gpuvirt_queue_leases", "Leases that wait for GPUs.", len(queued))
     yield _one("gpuvirt_queue_gpus", "GPUs that they wait for.", sum(lease.gpus for lease in queued))
+    yield _one("gpuvirt_suspended_leases", "Leases that have given way and wait for their GPUs.", sum(one.state == SUSPENDED for one in facts.leases))
     waiting = [session for session in facts.sessions if session.place]
     yield _one("gpuvirt_memory_queue_sessions", "Sessions that wait for memory that others have.", len(waiting))
     yield _one("gpuvirt_memory_queue_bytes", "Memory that they wait for.", sum(session.waits_for for session in waiting))

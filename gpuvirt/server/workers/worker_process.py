@@ -69,6 +69,9 @@ class Process:
     exit_code: asyncio.Future[int | None] | None
 
 
+BEING_PARKED = "it is being parked already"  # why a session is not parked
+
+
 class WorkerProcess:
     """One worker. `ready` is done when it can take a session, `gone` when the process has ended and its exit code is known.
 
@@ -213,7 +216,7 @@ class WorkerProcess:
             OSError: the worker is gone.
         """
         if self._parked is not None and not self._parked.done():
-            return "it is being parked already"
+            return BEING_PARKED
         self._parked = self._loop.create_future()
         self.on_park_said(parked, wants, back)
         self._may_say["parked"] += 1

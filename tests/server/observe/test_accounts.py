@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuvirt.server.observe.accounts import ACCOUNTS_MOST, COUNTERS, FIGURE_MOST, OTHERS, Accounts, Holding, Sums
-from gpuvirt.server.observe.facts import ATTACHED, FIGURES, IDLE, LEASE_STATES, PARKED, QUEUED
+from gpuvirt.server.observe.facts import ATTACHED, FIGURES, IDLE, LEASE_STATES, PARKED, QUEUED, SUSPENDED
 
 NOON = 1_790_000_000 // 86400 * 86400 + 43200.0
 USERS = ("alice", "bob", "token default")
@@ -114,7 +114,7 @@ def test_sums_are_those_of_the_parts(steps: list[tuple[object, ...]]) -> None:
             case ("pass", float(seconds)):
                 now += seconds
                 attached += sum(seconds * lease.gpus for lease in leases.values() if lease.state == ATTACHED)
-                reserved += sum(seconds * lease.gpus for lease in leases.values() if lease.state != QUEUED)
+                reserved += sum(seconds * lease.gpus for lease in leases.values() if lease.state not in (QUEUED, SUSPENDED))
             case ("figures", int(session), list(more)):
                 began += session not in figures
                 known = figures.setdefault(session, dict.fromkeys(FIGURES, 0))

@@ -74,7 +74,7 @@ def test_others_programs_are_nobodys_business() -> None:
     told = top_answer(found, B)
     assert [one["session"] for one in told["sessions"]] == [f"{14:016x}"] and [one["lease"] for one in told["leases"]] == [f"{5:016x}"]
     assert told["others"] == {"sessions": 3, "memory_used": 2 * MIB, "given_back": 7 * MIB}
-    assert told["totals"] == {"attached": 1, "parked": 2, "idle": 1, "queued": 1, "waits": 1}
+    assert told["totals"] == {"attached": 1, "parked": 2, "idle": 1, "queued": 1, "suspended": 0, "waits": 1}
     assert not any(secret in repr(told) for secret in ("secret 11", "program 1", "alice", f"{11:016x}", f"{1:016x}"))
     assert top_answer(found, None)["others"]["sessions"] == 0 and len(top_answer(found, None)["sessions"]) == 4
 
