@@ -26,8 +26,8 @@ def ps(pool: str | None, as_json: bool) -> None:
     """List a pool's leases and the sessions that work under each: program, user, GPUs, link, memory.
 
     A lease is queued while it waits for its GPUs, attached while something runs under it, parked when all of that has given its memory back,
-    suspended while it gives way to one of a higher priority, else idle. Behind its GPUs stands the part of their compute that it has reserved (--compute). A session says how much memory it has given back,
-    and whether it waits for memory that others have.
+    suspended while it gives way to one of a higher priority, else idle. Behind its GPUs stands the part of their compute that it has reserved
+    (--compute). A session says how much memory it has given back, and whether it waits for memory that others have.
     In a pool of many hosts the name of the host stands before the numbers of its GPUs.
     Of those of other tokens only an admin's token is told the program and the user. In a terminal of less than 120 columns some are left out.
     With --json: a list of leases, each with its list of sessions.

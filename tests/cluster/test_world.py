@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from cluster.gangs import Gang
-from cluster.world import GIB, Client, World
+from cluster.world import GIB, IMPORTANT, Client, World
 
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import Held, Join, Message, Place, Placed, Wanted
@@ -362,7 +362,12 @@ def chaos(seed: int, hours: float = 0.25) -> World:
         if world.now < hours * 3600:
             gpus, lasts = chance.choice([1, 1, 1, 2, 2, 4, 8]), chance.expovariate(1 / 20)
             client = program(world, gpus, lasts=lasts, user=chance.randrange(5), compute=chance.choice([COMPUTE, 500, 250]))
+            client.preemptible = chance.random() < 0.7
             world.comes(client)
+            if chance.random() < 0.1:
+                important = program(world, chance.choice([1, 2, 4]), lasts=lasts, user=IMPORTANT)
+                important.priority = chance.choice([1, 2])
+                world.comes(important)
             if chance.random() < 0.3:  # a second process of the same launch, wherever
                 world.comes(Client(client.name, client.user, gpus, client.compute, lasts, chance.choice([*world.hosts])))
             if chance.random() < 0.1:
@@ -393,7 +398,7 @@ def chaos(seed: int, hours: float = 0.25) -> World:
         cordoned = [other for other in world.hosts.values() if other.member.entry.cordoned]
         if kind < 0.2 or len(cordoned) > 1:
             world.cordon(name if not cordoned else cordoned[0].name, not cordoned)
-        able = [lease.number for lease in host.leases if lease.devices and not lease.arrives and lease.number not in world.moving]
+        able = [lease.number for lease in host.leases if lease.has_gpus and not lease.suspends and not lease.arrives and lease.number not in world.moving]
         if able:
             world.migrate(name, chance.choice(able), chance.choice(["", "", *world.hosts]), wait=chance.random() < 0.5)
         return True
@@ -406,7 +411,7 @@ def chaos(seed: int, hours: float = 0.25) -> World:
     world.every(1.5, someone)
     world.every(7.0, trouble)
     world.every(2.0, goes_elsewhere)
-    world.passes = 0.9
+    world.passes, world.suspends = 0.9, True
     world.at(hours * 3600, heal)
     world.run(hours * 3600)
     if not any(len(host.memory) == 8 for host in world.hosts.values()):
@@ -431,8 +436,9 @@ def judge(world: World) -> None:
     assert not world.clients, f"{len(world.clients)} programs wait for ever: {world.clients[0]}"
     world.at_rest()
     print(f"{sum(world.outcomes.values())} programs: {dict(world.outcomes)}; {sum(world.messages.values())} messages, {world.epoch} schedulers")
-    print(f"migrations: {dict(world.migrations)}")
+    print(f"migrations: {dict(world.migrations)}; suspensions: {dict(world.suspensions)}")
     assert world.outcomes["right"] > 200 and world.outcomes["gang right"] > 10 and world.migrations["done"] > 20
+    assert world.suspensions["resumed"] > 5
 
 
 # ---- deliberate faults ----------------------------------------------------------------------------------------------------

@@ -17,11 +17,13 @@ from gpuvirt.cluster.scheduler import PLACES_EVERY, Scheduler
 from gpuvirt.server.lease import Asked, Lease, NotGranted
 from gpuvirt.server.leases import Leases
 from gpuvirt.server.policy.events import COMPUTE
+from gpuvirt.server.policy.instructions import Preempt, Resume
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 
 GIB = 1 << 30
 GRACE = 60.0  # seconds that a named lease lasts without being renewed
+IMPORTANT = 100  # users from this number on may ask for a priority
 HOPS = 6  # as often a client lets itself be sent elsewhere
 
 
@@ -40,7 +42,7 @@ class Host:
 
 @dataclass(eq=False)
 class Client:
-    """A program. at: the host where it asks, or works."""
+    """A program. at: the host where it asks, or works. priority: of users from `IMPORTANT` on, who may ask for one."""
 
     name: bytes
     user: int
@@ -52,6 +54,8 @@ class Client:
     hops: int = 0
     began: float = 0.0
     outcome: str = ""
+    priority: int = 0
+    preemptible: bool = False
 
 
 @dataclass
@@ -70,6 +74,8 @@ class World:
     migrations: Counter[str] = field(default_factory=Counter)
     passes: float = 1.0  # what part of what migrates comes through
     moving: set[int] = field(default_factory=set)  # leases that are to migrate
+    suspends: bool = False  # what gives way is suspended; else its keeper is asked to give it back
+    suspensions: Counter[str] = field(default_factory=Counter)
     epoch: int = 0
 
     def __post_init__(self) -> None:
@@ -158,6 +164,7 @@ class World:
         member.destination = lambda number, answer: self.migrates(host, number, answer)
         member.finish = lambda number, text: self.finish(host, number)
         leases.decided = lambda lease: self.decided(host, lease)
+        leases.gives_way = lambda lease, said: self.gives_way(host, lease, said)
 
         def look() -> bool:
             if not host.alive:
@@ -262,6 +269,9 @@ class World:
                 destination.leases.end(there, self.now)
 
         def carried() -> None:
+            if lease is not None and lease.suspends:
+                stays("gives way")
+                return
             there = destination.leases.get(number) if destination is not None and destination.alive else None
             if not source.alive or lease is None or not source.leases.lasts(lease) or there is None or not there.arrives or destination is None:
                 stays("ended meanwhile")
@@ -284,6 +294,32 @@ class World:
 
         self.at(self.now + self.chance.uniform(0.01, 8.0), carried)
 
+    # ---- who gives way --------------------------------------------------------------------------------------------------
+
+    def gives_way(self, host: Host, lease: Lease, said: Preempt | Resume) -> None:
+        """A lease takes its time until all that works under it has been put away; one that migrates does so first."""
+        if isinstance(said, Resume):
+            assert lease.suspended, "a lease is resumed that has its GPUs"
+            lease.suspends, lease.suspended = "", False
+            self.suspensions["resumed"] += 1
+            self.check(host)
+            return
+        if not self.suspends:
+            lease.preempted = said.text
+            return
+        lease.suspends = said.text
+
+        def put_away() -> None:
+            if not host.alive or not host.leases.lasts(lease):
+                return
+            if lease.number in self.moving:
+                self.at(self.now + 1.0, put_away)
+                return
+            self.suspensions["suspended"] += 1
+            host.leases.suspended(lease, self.now)
+
+        self.at(self.now + self.chance.uniform(0.01, 3.0), put_away)
+
     # ---- clients --------------------------------------------------------------------------------------------------------
 
     def comes(self, client: Client) -> None:
@@ -297,7 +333,9 @@ class World:
             self.clients.append(client)
         self._number += 1
         client.session = self._number
-        asked = Asked(bytes([client.user]) * 16, client.gpus, 0, Rights(), launch=client.name, compute=client.compute)
+        rights = Rights(priority=5) if client.user >= IMPORTANT else Rights()
+        owner, how = bytes([client.user]) * 16, {"priority": client.priority, "preemptible": client.preemptible}
+        asked = Asked(owner, client.gpus, 0, rights, launch=client.name, compute=client.compute, **how)  # type: ignore[arg-type]
         try:
             membership = host.leases.join(client.session, asked, {}, 0.0, self.now)
         except NotGranted as error:
@@ -328,6 +366,9 @@ class World:
             if client.outcome:
                 return
             host = self.hosts[client.at]  # it may have migrated
+            if any(client.session in lease.sessions and lease.suspended for lease in host.leases):
+                self.at(self.now + 1.0, ends)
+                return
             if host.alive:
                 host.leases.leave(client.session, self.now)
                 host.leases.launch_ended(client.name, bytes([client.user]) * 16, self.now)
@@ -347,7 +388,7 @@ class World:
         """By books of its own: no device of the host has more than it holds."""
         free = [COMPUTE] * len(host.memory)
         for lease in host.leases:
-            for device in lease.devices:
+            for device in lease.devices if lease.has_gpus else ():
                 free[device] -= lease.compute
         assert min(free) >= 0, f"a device of {host.name} is granted twice"
 

@@ -71,7 +71,8 @@ class SessionFacts:
 @dataclass(frozen=True)
 class LeaseFacts:
     """One lease. state: one of `LEASE_STATES`; parked: something runs under it, and nothing that does has memory; suspended: its devices are others'
-    for a while. queue: place, queued, why, of one that waits for its GPUs; of one that gives way why. compute: the part of each GPU that it has reserved, 0: none."""
+    for a while. queue: place, queued, why, of one that waits for its GPUs; of one that gives way why. compute: the part of each GPU that it has
+    reserved, 0: none."""
 
     number: int
     owner: bytes

@@ -240,7 +240,7 @@ class Referee:
         return memory, compute
 
     def _check_suspended(self, out: list[Instruction], before: dict[int, frozenset[int]]) -> None:
-        """Nobody of its own priority or a lower one gets what a suspended lease could have, unless it was held for it, and nothing of that is idle."""
+        """Nobody of its own priority or a lower one gets what a suspended lease could have, unless it was held for it; nothing of that is idle."""
         memory, compute = self._free()
         every = self._held()
         got = {one.lease: one.devices for one in out if isinstance(one, Grant)}
