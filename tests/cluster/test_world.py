@@ -398,9 +398,9 @@ def chaos(seed: int, hours: float = 0.25) -> World:
         cordoned = [other for other in world.hosts.values() if other.member.entry.cordoned]
         if kind < 0.2 or len(cordoned) > 1:
             world.cordon(name if not cordoned else cordoned[0].name, not cordoned)
-        able = [lease.number for lease in host.leases if lease.has_gpus and not lease.suspends and not lease.arrives and lease.number not in world.moving]
+        able = [lease for lease in host.leases if lease.has_gpus and not lease.suspends and not lease.arrives and lease.number not in world.moving]
         if able:
-            world.migrate(name, chance.choice(able), chance.choice(["", "", *world.hosts]), wait=chance.random() < 0.5)
+            world.migrate(name, chance.choice(able).number, chance.choice(["", "", *world.hosts]), wait=chance.random() < 0.5)
         return True
 
     def heal() -> None:
