@@ -49,7 +49,7 @@ from gpuvirt.server.policy.events import (
 from gpuvirt.server.policy.gangs import ASSEMBLY, Gang, slices
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import ONE, Hosts
-from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, Resume, TimedOut
+from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN, Preemption
@@ -87,7 +87,7 @@ class PolicyMachine:
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
         self.preemption = Preemption(self.room, self.holdings)
-        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER)
+        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER, self._take)
         self._in_vain = (0, 0, 0.0)  # for which lease, of what priority, and when others could not make enough room by giving way
         self.gangs: dict[tuple[str, int], Gang] = {}
         self.migrations = Migrations(self.room, self.leases, self._give_back)
@@ -452,26 +452,6 @@ class PolicyMachine:
         for when in (since, since + HOLD_AFTER):
             heapq.heappush(self._looks, when)
 
-    def _resume(self, suspended: list[Lease], priority: int, first: int, out: list[Instruction]) -> bool:
-        """Those of this priority or a higher one have their devices again where these are free. Returns whether some of them had held them.
-
-        Args:
-            suspended: in the order, from behind; they are taken out.
-            first: the priority of the first that waits for GPUs.
-        """
-        held = False
-        while suspended and suspended[-1].asked.priority >= priority:
-            lease = suspended.pop()
-            if self.suspension.may_resume(lease, self._at):
-                held = held or self.holdings.of(lease.id) is not None
-                self.suspension.forget(lease)
-                lease.preempted = False
-                self._take(lease)
-                out.append(Resume(lease.id))
-            elif lease.asked.priority >= first and self.suspension.hold(lease, self._at):
-                out.append(Hold(lease.id, lease.devices, "it is the first in the order, and has given way"))
-        return held
-
     def has_room(self, number: int, devices: Sequence[int]) -> bool:
         """Whether a lease that is granted could move to these devices."""
         lease = self.leases[number]
@@ -597,7 +577,7 @@ class PolicyMachine:
         self.migrations.serve(out)
         suspended = self.suspension.in_order() if self.suspension and all_of_it else []
         if not self._waiting:
-            self._resume(suspended, -PRIORITIES, -PRIORITIES, out)
+            self.suspension.resume(suspended, -PRIORITIES, -PRIORITIES, self._at, out)
             return
         if self.holdings.full and not all_of_it:
             return
@@ -617,7 +597,7 @@ class PolicyMachine:
         let_go = False
         while heap and looked < LOOK:
             negative, _, _, index, spoken, account = heapq.heappop(heap)
-            let_go = self._resume(suspended, -negative, first, out) or let_go
+            let_go = self.suspension.resume(suspended, -negative, first, self._at, out) or let_go
             lease = self.leases[account.queue[index][2]]
             holds = self.holdings.of(lease.id) is not None
             if not holds and account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
@@ -644,7 +624,7 @@ class PolicyMachine:
             if index < min(len(account.queue), LOOK_USER):
                 entry = account.queue[index]
                 heapq.heappush(heap, (entry[0], account.key(ahead), entry[1], index, spoken, account))
-        if self._resume(suspended, -PRIORITIES, first, out) or let_go:
+        if self.suspension.resume(suspended, -PRIORITIES, first, self._at, out) or let_go:
             self._serve(out, all_of_it)  # what was held and is not needed may be enough for others
 
     # ---- holding ------------------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ those that wait for GPUs has to, and none of those has a higher priority. Its GP
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.hosts import Hosts
+from gpuvirt.server.policy.instructions import Hold, Instruction, Resume
 from gpuvirt.server.policy.lease import Lease
 
 SETTLE = 5.0  # s after a lease was restored as suspended: whoever had its devices may not have been restored yet
@@ -19,10 +22,11 @@ class Suspension:
 
     Args:
         hold_after: seconds after which devices are held for one.
+        take: gives a lease its devices.
     """
 
-    def __init__(self, room: Hosts, holdings: Holdings, hold_after: float) -> None:
-        self._room, self._holdings, self._hold_after = room, holdings, hold_after
+    def __init__(self, room: Hosts, holdings: Holdings, hold_after: float, take: Callable[[Lease], None]) -> None:
+        self._room, self._holdings, self._hold_after, self._take = room, holdings, hold_after, take
         self._leases: dict[int, Lease] = {}
 
     def __len__(self) -> int:
@@ -57,6 +61,26 @@ class Suspension:
             lease = self._leases.get(holding.lease)
             if lease is not None and lease.asked.priority < priority:
                 self._holdings.let_go(holding.lease)
+
+    def resume(self, suspended: list[Lease], priority: int, first: int, at: float, out: list[Instruction]) -> bool:
+        """Those of this priority or a higher one have their devices again where these are free. Returns whether some of them had held them.
+
+        Args:
+            suspended: in the order, from behind; they are taken out.
+            first: the priority of the first that waits for GPUs.
+        """
+        held = False
+        while suspended and suspended[-1].asked.priority >= priority:
+            lease = suspended.pop()
+            if self.may_resume(lease, at):
+                held = held or self._holdings.of(lease.id) is not None
+                self.forget(lease)
+                lease.preempted = False
+                self._take(lease)
+                out.append(Resume(lease.id))
+            elif lease.asked.priority >= first and self.hold(lease, at):
+                out.append(Hold(lease.id, lease.devices, "it is the first in the order, and has given way"))
+        return held
 
     def hold(self, lease: Lease, at: float) -> bool:
         """Holds its devices for a lease that is the first in the order, if it has waited for long enough and nothing else is held there."""

@@ -275,7 +275,7 @@ class Of(PolicyMachine):
         self.holdings = Holdings(self.room)
         self.migrations = Migrations(self.room, self.leases, self._give_back)
         self.preemption = Preemption(self.room, self.holdings)
-        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER)
+        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER, self._take)
 
 
 class NoQuota(PolicyMachine):
@@ -453,32 +453,37 @@ def gives_way(kind: type[Preemption]) -> PolicyMachine:
     return machine
 
 
-class Forgotten(PolicyMachine):
+class Forgotten(Suspension):
     """Who has given way waits for good."""
 
-    def _resume(self, suspended: list[Lease], priority: int, first: int, out: list[Instruction]) -> bool:
+    def resume(self, suspended: list[Lease], priority: int, first: int, at: float, out: list[Instruction]) -> bool:
         return False
 
 
-class Behind(PolicyMachine):
+class Behind(Suspension):
     """Who has given way has its devices again behind all that wait."""
 
-    def _resume(self, suspended: list[Lease], priority: int, first: int, out: list[Instruction]) -> bool:
-        return priority == -PRIORITIES and super()._resume(suspended, priority, first, out)
+    def resume(self, suspended: list[Lease], priority: int, first: int, at: float, out: list[Instruction]) -> bool:
+        return priority == -PRIORITIES and super().resume(suspended, priority, first, at, out)
 
 
-class AtOnce(PolicyMachine):
+class AtOnce(Suspension):
     """Who has given way has its devices again whoever has them."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.suspension.may_resume = lambda lease, at: True  # type: ignore[method-assign]
+    def may_resume(self, lease: Lease, at: float) -> bool:
+        return True
+
+
+def suspends(kind: type[Suspension]) -> PolicyMachine:
+    machine = PolicyMachine()
+    machine.suspension = kind(machine.room, machine.holdings, HOLD_AFTER, machine._take)
+    return machine
 
 
 OF_HOSTS = {
-    "a suspended lease waits": Forgotten,
-    "was overtaken": Behind,
-    "held for another|more (memory|compute)": AtOnce,
+    "a suspended lease waits": lambda: suspends(Forgotten),
+    "was overtaken": lambda: suspends(Behind),
+    "held for another|more (memory|compute)": lambda: suspends(AtOnce),
     "who has not promised": lambda: gives_way(Promised),
     "to none of a higher priority": lambda: gives_way(ToAnybody),
     "a gang is granted partially": EachForItself,
