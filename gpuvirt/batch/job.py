@@ -55,7 +55,7 @@ class Job:
         deadline: when it is ended, 0: never.
         preemptible: it gives way when one of a higher priority needs its GPUs.
         attempt: which one runs or has run, from 1; 0: none yet. lost, preempted: those of them that ended with the host of their GPUs, or because
-            it had to give them back, which are no retries. suspended: how often it gave way and went on.
+            it had to give them back, which are no retries. suspended: how often one of its leases has been.
         why: what it waits for, or why it has ended as it has.
         places: of each lease that it has, the URL of the server and the ordinals of its GPUs there.
         exit_code: of the rank that failed first, or 0; None: it is not over.

@@ -19,6 +19,7 @@ from e2e.harness import GPUVIRT, Server, clean_environment, run_program, running
 from gpuvirt.client.connect import ask_pool
 from gpuvirt.client.settings import resolve
 from gpuvirt.errors import GpuvirtError
+from gpuvirt.server.policy.suspension import SETTLE
 
 TWO = ("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--idle", "0")
 ONE = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "64m", "--idle", "0")  # there is no room for two programs
@@ -259,9 +260,9 @@ def test_a_server_with_other_gpus(own_pool: Callable[..., Server], build: Callab
 
 
 @pytest.mark.slow
-def test_its_lease_gives_way_all_the_same(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
-    """The next server knows of what priority the lease of a program is, and that its keeper has promised to give it back."""
-    server, low, high = own_pool(*ONE), "0f" * 16, "0e" * 16
+def test_a_lease_gives_way_across_servers(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
+    """The next server knows that the lease of a program may give way; the one after that, that it has; and its program goes on as if nothing was."""
+    server, low, high, end = own_pool(*ONE), "0f" * 16, "0e" * 16, tmp_path / "end"
 
     def asks(operation: str, lease: str, **more: Any) -> dict[str, Any]:
         answer: dict[str, Any] = ask_pool(resolve({"pool": server.url}), operation, lease=bytes.fromhex(lease), **more)
@@ -269,10 +270,21 @@ def test_its_lease_gives_way_all_the_same(own_pool: Callable[..., Server], build
 
     whole = {"gpus": 1, "compute": 1000, "queue": True, "holder": {}}
     assert asks("lease_open", low, priority=-1, preemptible=True, **whole)["devices"] == [0]
-    with running(server, [build("moved"), tmp_path / "end"], GPUVIRT_POOL=server.url, GPUVIRT_LEASE=low):
-        after_kill(own_pool, server)
+    with running(server, [build("moved"), end], GPUVIRT_POOL=server.url, GPUVIRT_LEASE=low) as process:
+        server = after_kill(own_pool, server)
         assert asks("lease_open", high, **whole)["devices"] == []
-        assert wait_until(lambda: "place" in asks("lease_renew", high) and "priority 0" in asks("lease_renew", low).get("preempted", ""))
+        assert wait_until(lambda: asks("lease_renew", high)["devices"] == [0] and "priority 0" in asks("lease_renew", low).get("suspended", ""))
+        server = after_kill(own_pool, server)
+        assert asks("lease_renew", high)["devices"] == [0] and "higher priority" in asks("lease_renew", low).get("suspended", "")
+        (session,) = server.sessions()
+        launches = session["launches"]
+        end.touch()
+        time.sleep(SETTLE + 2)
+        (session,) = server.sessions()
+        assert process.poll() is None and session["launches"] == launches and session["state"] != "attached", "it has GPUs that are another's"
+        asks("lease_release", high)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out) == (0, "right\n"), out + err
 
 
 @pytest.mark.slow
