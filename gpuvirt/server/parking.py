@@ -36,6 +36,7 @@ QUIET, QUIET_LOOKS = 0.5, 10  # seconds without a command, after which a session
 RETRY = 0.05  # seconds between two looks for room, while somebody waits for it
 DISK_PART = 0.5  # of what is free on the disk, the most that one session's memory may take
 NOT_IDLE = "it is not idle"  # how a worker's refusal begins that another time may be none
+MOVES = "it is moving"
 
 
 class Parkable(Protocol):
@@ -164,7 +165,7 @@ class Parking:
         if state.parked is not None:
             raise GpuvirtError("it is parked already")
         if session.moves:
-            raise GpuvirtError("it is moving")
+            raise GpuvirtError(MOVES)
         used, began = self._memory_usage.row(session.slot), time.monotonic()
         try:
             if state.file < 0:
@@ -200,8 +201,8 @@ class Parking:
             if state.parked is None:
                 try:
                     await self.park(session, FINISH)
-                except GpuvirtError:
-                    if state.never or session.worker.gone.done():
+                except GpuvirtError as error:
+                    if not str(error).startswith((NOT_IDLE, BEING_PARKED, MOVES)):
                         raise
             await asyncio.sleep(RETRY)
 
