@@ -173,6 +173,8 @@ class Turns:
         elif what == TurnSaid.WANTS:
             member.works()
             device.order.wants(session, now)
+        elif member.state is _State.FROZEN:
+            pass  # that it was idle was said before its process was stopped, which goes on only when it is given a turn
         elif what == TurnSaid.IDLE and not self._lingers(session, ordinal, member, now):
             device.order.idle(session, now)
         self._update(ordinal)

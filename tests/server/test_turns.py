@@ -137,6 +137,24 @@ def test_who_does_not_stop_is_stopped() -> None:
     run(story)
 
 
+def test_a_stopped_process_that_had_been_idle_goes_on() -> None:
+    """It said so before it was stopped, and what it has to run since it cannot say."""
+
+    async def story(turns: Turns) -> None:
+        stubborn, other = Worker(obeys=False), Worker()
+        turns.join(session(1, stubborn, 0, compute=500))
+        turns.join(session(2, other, 0))
+        stubborn.say(0, TurnSaid.WANTS)
+        await until(lambda: may(stubborn) is May.NOW)
+        other.say(0, TurnSaid.WANTS)
+        await until(lambda: stubborn.stands)
+        stubborn.say(0, TurnSaid.IDLE)  # read after that
+        turns.leave(2)
+        await until(lambda: not stubborn.stands and may(stubborn) is May.NOW)
+
+    run(story)
+
+
 def test_who_stands_still_leaves_its_other_devices() -> None:
     """A process is stopped whole: what it has elsewhere is given to others, and it gets nothing there until it goes on."""
 
