@@ -150,9 +150,7 @@ class Runner:
                 renewed = time.monotonic()
                 for lease in leases:
                     try:
-                        before = lease.suspensions
-                        lease.renew()
-                        self._note_suspension(leases, max(0, lease.suspensions - before))
+                        self._renew(lease, leases)
                         if lease.preempted:
                             return Ending.PREEMPTED, f"it gave way: {lease.preempted}", 1
                     except RequestRefused as error:
@@ -160,6 +158,9 @@ class Runner:
                     except ControlError:
                         continue  # its host may come back; until then its sessions last as long as they say
         if gang.failed is None:
+            for lease in leases if self._job.preemptible else []:  # it may have been suspended since
+                with contextlib.suppress(ControlError):
+                    self._renew(lease, leases)
             return Ending.RIGHT, "", 0
         rank, code = gang.failed
         why = f"rank {rank} ended with exit code {code}"
@@ -167,8 +168,15 @@ class Runner:
             return Ending.LOST, f"{why}, as the host of its GPUs was lost", code
         return Ending.FAILED, why, code
 
-    def _note_suspension(self, leases: list[NamedLease], more: int) -> None:
-        """Whether one of the leases is suspended now, and how often it has been since the last look."""
+    def _renew(self, lease: NamedLease, leases: list[NamedLease]) -> None:
+        """Renews one of the leases, and notes whether any is suspended, and how often this one has been since it was renewed last.
+
+        Raises:
+            ControlError: no answer; RequestRefused: it has ended.
+        """
+        before = lease.suspensions
+        lease.renew()
+        more = max(0, lease.suspensions - before)
         why = next((lease.suspended for lease in leases if lease.suspended), "")
         state = State.SUSPENDED if why else State.RUNNING
         if state is not self._job.state or more:

@@ -48,8 +48,9 @@ def lease_requests(sessions: Sessions, facts: Callable[[], Awaitable[Facts]]) ->
     ``lease_open`` (lease: the id, 16 random bytes; gpus; memory: bytes on each device, 0: all; compute: thousandths of each that are reserved;
     holder: the opener's program, pid, user, host; queue: whether it may wait, wait_ms: for how long at most, 0: no limit; priority;
     gang, gang_size: it is granted with so many others of this number, or not at all; last: of those it is asked for last; again: it has waited in an
-    earlier server's queue; refused where this one has refused it; preemptible: it is given back when a lease of a higher priority needs it, which
-    answers say in ``preempted``) and ``lease_renew`` (lease) answer with the lease's
+    earlier server's queue; refused where this one has refused it; preemptible: it gives way when a lease of a higher priority needs its GPUs: answers
+    say in ``suspended`` why it does, and in ``suspensions`` how often it has; in ``preempted`` why it is to be given back, because it cannot be
+    suspended) and ``lease_renew`` (lease) answer with the lease's
     number, its devices and, in ``expiry``, the seconds after which it ends unless it is renewed or has sessions; of one that waits, which has no
     devices, also with its ``place``, how many are ``queued``, and ``why``. ``lease_show`` (lease) answers also with its sessions and their figures;
     ``lease_park`` (lease; holder: the pid and host of a process that needs nothing for a while; renews the lease) with how many ``sessions`` will be

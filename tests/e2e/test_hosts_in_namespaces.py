@@ -1,9 +1,10 @@
 """A pool of five hosts in network namespaces of this machine, which are cut off, killed, drained and started anew while programs come, go
-and move from one to another. Seeded."""
+and move from one to another, and jobs give way to them. Seeded."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -110,6 +111,7 @@ class Play:
     events: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)  # why leases stayed
     moves: list[Move] = field(default_factory=list)
+    jobs: dict[str, tuple[Path, float]] = field(default_factory=dict)  # by id: the file that ends it, and when that is made
     drains: dict[str, tuple[subprocess.Popen[str], float]] = field(default_factory=dict)
     off: dict[str, float] = field(default_factory=dict)  # hosts that are cut off, and until when
     dead: dict[str, float] = field(default_factory=dict)
@@ -139,9 +141,35 @@ class Play:
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
         self.programs.append(Program(process, end, time.monotonic() + self.chance.uniform(1.0, 12.0)))
 
+    def job(self) -> None:
+        """One that gives way to all programs, and begins anew when something of it is lost."""
+        self.number += 1
+        end = self.pool.folder / f"end{self.number}"
+        wanted = ["--ranks", self.chance.choice(["1", "2"]), "--compute", "1", "--priority", "-1", "--preemptible", "--retries", "9"]
+        submitted = self.verb("batch", "submit", "-q", *wanted, "--", *map(str, [*STAYS, end]))
+        id = submitted.communicate(timeout=SOON)[0].strip()
+        if submitted.returncode:  # the head does not answer at the moment
+            self.outcomes["jobs not submitted"] += 1
+            return
+        self.jobs[id] = end, time.monotonic() + self.chance.uniform(15.0, 30.0)
+
+    def finish_jobs(self) -> None:
+        """Whatever was lost of them, and however often they gave way: they are right."""
+        for end, _ in self.jobs.values():
+            end.touch()
+        for id in self.jobs:
+            waits = self.verb("batch", "wait", id)
+            out, err = waits.communicate(timeout=200)
+            assert waits.returncode == 0, f"job {id}: {out}{err}"
+            assert self.verb("batch", "logs", id).communicate(timeout=SOON)[0].count("right") >= 1
+        for job in json.loads(self.verb("batch", "list", "--json").communicate(timeout=SOON)[0]):
+            self.outcomes["jobs done"] += 1
+            self.outcomes.update({f"jobs {what}": job[what] for what in ("suspended", "preempted", "lost")})
+
     def verb(self, *line: str) -> subprocess.Popen[str]:
         """Asked of the head."""
-        env = clean_environment(GPUVIRT_TOKEN=self.pool.token, GPUVIRT_POOL=self.pool.hosts["ash"].url)
+        own = {"GPUVIRT_STATE": str(self.pool.folder / "jobs")} if line[0] == "batch" else {}
+        env = clean_environment(GPUVIRT_TOKEN=self.pool.token, GPUVIRT_POOL=self.pool.hosts["ash"].url, **own)
         return subprocess.Popen([*GPUVIRT, *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
     def move(self) -> None:
@@ -241,7 +269,7 @@ class Play:
             if answer is None:
                 continue
             had = [0.0] * GPUS[name]
-            for lease in answer["leases"]:
+            for lease in [lease for lease in answer["leases"] if lease["state"] != "suspended"]:
                 for device in lease["devices"]:
                     had[device] += lease["compute"]
             assert max(had) <= 1.0, f"a GPU of {name} is granted twice: {answer['leases']}"
@@ -271,6 +299,9 @@ class Play:
                 program.end.touch()
             if program.process.poll() is not None:
                 self.finish(program)
+        for end, until in self.jobs.values():
+            if time.monotonic() >= until:
+                end.touch()
 
 
 @pytest.fixture
@@ -294,9 +325,9 @@ def test_whatever_happens_to_hosts(network: Network, tmp_path: Path, seed: int) 
 @pytest.mark.long
 @pytest.mark.timeout(6000)
 def test_that_for_an_hour(network: Network, tmp_path: Path) -> None:
-    """A thousand programs, a hundred moves."""
+    """A thousand programs, a hundred moves, and jobs that give way."""
     play = whatever_happens(network, tmp_path, 40, 3600.0)
-    assert play.number >= 1000 and play.outcomes["moves"] >= 100
+    assert play.number >= 1000 and play.outcomes["moves"] >= 100 and play.outcomes["jobs suspended"] >= 20
 
 
 def whatever_happens(network: Network, folder: Path, seed: int, seconds: float) -> Play:
@@ -314,6 +345,8 @@ def whatever_happens(network: Network, folder: Path, seed: int, seconds: float) 
             (play.move, 1.0),
             (play.drain, 9.0),
         ]
+        if seconds > SECONDS:  # what waits for less gives nobody reason to give way
+            happens.append((play.job, 8.0))
         due = {do: begun + every for do, every in happens}
         while time.monotonic() < begun + seconds:
             for do, every in happens:
@@ -336,6 +369,7 @@ def whatever_happens(network: Network, folder: Path, seed: int, seconds: float) 
         for program in list(play.programs):
             program.end.touch()
             play.finish(program)
+        play.finish_jobs()
         print(f"{dict(play.outcomes)}, at most {play.most} at once; {dict(play.events)}; stayed: {dict(play.reasons)}")
         wait_until(lambda: play.pool.are_there("ash", *GPUS))
         wait_until(lambda: all(play.seen(name) is not None and not play.seen(name)["leases"] for name in GPUS))

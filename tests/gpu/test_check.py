@@ -43,8 +43,8 @@ def test_chained(tmp_path: Path) -> None:
     assert wrong_calls["figures"]["asked"] > 80 and wrong_calls["figures"]["only native"] == 0
     assert {row["link"] for row in named(report, "rates")} == {"native", "shm", "tcp"}
     assert all(row["figures"].get("of native", 0) > 0 for row in named(report, "rates", "tcp"))
-    parked, parts = named(report, "sharing")
-    assert parked["result"] == parts["result"] == "ok" and parked["figures"]["MiB"] >= 64 and parts["figures"]["busy"] > 0.3
+    parked, suspended, parts = named(report, "sharing")
+    assert parked["result"] == suspended["result"] == parts["result"] == "ok" and parked["figures"]["MiB"] >= 64 and parts["figures"]["busy"] > 0.3
     (cut,) = named(report, "resume")
     assert cut["result"] == "ok" and cut["name"] in ("cut 2 times", "cut 3 times")  # on a busy machine it takes a while to come back
     steps = [row for row in named(report, "frameworks") if row["name"] == "CuPy kernel"]

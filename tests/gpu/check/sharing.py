@@ -1,4 +1,4 @@
-"""Sessions that share the GPU: one is parked and has its memory again, two have their parts of the compute, one that lets the other wait is ended."""
+"""Sessions that share the GPU: one is parked, one that works is suspended for another, two have their parts of the compute; all are right then."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHAINED_LOOKS = 6
 
 
 def _gpuvirt(check: Check, *line: str) -> subprocess.CompletedProcess[str]:
-    command = [check.machine.python, "-m", "gpuvirt", *line, "--pool", check.runs.pool]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=clean_environment(**check.runs.environment))
+    env = clean_environment(**check.runs.environment, GPUVIRT_POOL=check.runs.pool)
+    return subprocess.run([check.machine.python, "-m", "gpuvirt", *line], capture_output=True, text=True, timeout=120, check=False, env=env)
 
 
 def _sessions(check: Check) -> list[dict[str, Any]]:
@@ -83,6 +83,37 @@ def _parked(check: Check, holds: int) -> Row:
         program.kill()
 
 
+def _suspended(check: Check) -> Row:
+    """A job that works all the time gives way to a program, in the middle of whatever it does, and goes on."""
+    moved, ends = str(check.runs.folder / "moved"), [check.runs.folder / f"{which}.end" for which in ("low", "high")]
+    for end in ends:
+        end.unlink(missing_ok=True)
+    gpus = str(len(json.loads(_gpuvirt(check, "devices", "--json").stdout)))  # all: else each has some
+    low = "--gpus", gpus, "--compute", "1", "--priority", "-1", "--preemptible"
+    submitted = _gpuvirt(check, "batch", "submit", "-q", *low, "--", moved, str(ends[0]))
+    id, high = submitted.stdout.strip(), None
+    try:
+        if submitted.returncode or not _until(lambda: any(session.get("launches", 0) > 20 for session in _sessions(check)), 60):
+            return Row("sharing", "suspended", "shm", WRONG, submitted.stderr[-200:] or "the job does not begin")
+        begin = time.monotonic()
+        high = _begin(check, [moved, str(ends[1])], "--gpus", gpus, "--compute", "1")
+        waited = time.monotonic() - begin
+        states = sorted(lease["state"] for lease in json.loads(_gpuvirt(check, "ps", "--json").stdout))
+        ends[1].touch()
+        out, err = high.communicate(timeout=100)
+        ends[0].touch()
+        done = _gpuvirt(check, "batch", "wait", "--json", id)
+        job = json.loads(done.stdout)
+        right = high.returncode == 0 and out.endswith("right\n") and done.returncode == 0 and states == ["attached", "suspended"]
+        right = right and (job["attempt"], job["suspended"]) == (1, 1)
+        said = "both are right" if right else f"{states} {job['attempt']} {job['suspended']} {out}{err}{done.stderr}"[-200:]
+        return Row("sharing", "suspended", "shm", OK if right else WRONG, said, {"waited s": round(waited, 2)})
+    finally:
+        if high is not None:
+            high.kill()
+        _gpuvirt(check, "batch", "cancel", id)
+
+
 def _parts(check: Check, seconds: float) -> Row:
     end = check.runs.folder / "computes.end"
     end.unlink(missing_ok=True)
@@ -111,10 +142,15 @@ def _parts(check: Check, seconds: float) -> Row:
 
 
 def sharing(check: Check) -> Iterator[Row]:
-    """One is parked and right afterwards; two have a quarter and the rest of the compute by the server's clock."""
+    """One is parked and right afterwards; one that works gives way to another; two have a quarter and the rest of the compute by its clock."""
     if not check.machine.nvcc:
         yield Row("sharing", "CUDA C++", "", MISSING, "no nvcc on this machine")
         return
     built = compiled(check, [SOURCES / "moved.cu", SOURCES / "computes.cu"])
-    for name, row in (("moved", lambda: _parked(check, 64 if check.small else HOLDS)), ("computes", lambda: _parts(check, 4 if check.small else 20))):
+    rows: tuple[tuple[str, Callable[[], Row]], ...] = (
+        ("moved", lambda: _parked(check, 64 if check.small else HOLDS)),
+        ("moved", lambda: _suspended(check)),
+        ("computes", lambda: _parts(check, 4 if check.small else 20)),
+    )
+    for name, row in rows:
         yield Row("sharing", name, "", WRONG, f"nvcc: {built[name]}") if built[name] else row()
