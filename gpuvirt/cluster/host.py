@@ -85,8 +85,17 @@ class PoolHost:
         elif self._link is not None:
             self._link.send(message)
 
+    def serve(self, sessions: Sessions) -> None:
+        """What is asked of these sessions is asked of the pool from now on, and waits until it is joined. Before anybody is served."""
+        member = self.member
+        assert member is not None
+        member.lease, member.leases = sessions.lease, lambda: sessions.leases
+        member.place_here, member.finish = sessions.place_here, sessions.finish
+        member.launch_ended = sessions.launch_ended_elsewhere
+        sessions.launch_over = member.tell_ended
+
     async def start(self, sessions: Sessions, control_port: int, host: str, port: int, limit: int) -> None:
-        """Joins the pool, or begins it.
+        """Joins the pool, or begins it; after `serve`.
 
         Args:
             control_port: of this daemon's control channel.
@@ -95,10 +104,6 @@ class PoolHost:
         """
         member = self.member
         assert member is not None
-        member.lease, member.leases = sessions.lease, lambda: sessions.leases
-        member.place_here, member.finish = sessions.place_here, sessions.finish
-        member.launch_ended = sessions.launch_ended_elsewhere
-        sessions.launch_over = member.tell_ended
 
         def handle(message: Message) -> None:
             if isinstance(message, Tokens):

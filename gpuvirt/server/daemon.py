@@ -159,6 +159,8 @@ class Daemon:
             departed=departed_file(tokens.folder, options.host, self.port) if pooled else None,
         )
         undo.push_async_callback(sessions.close)
+        if pooled is not None:
+            pooled.serve(sessions)
         undo.callback(tenant_disk.Watch(options.disk_per_token, lambda: sessions).close)
         observer = Observer(options.name, inventory, memory_usage, sessions, tokens.account)
         keeper = await self._open_record(observer, tokens)

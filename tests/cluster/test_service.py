@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpuvirt.cluster.host import PoolHost
 from gpuvirt.cluster.messages import VERSION, HostEntry, Join
 from gpuvirt.cluster.service import SchedulerService
+from gpuvirt.server.lease import Asked
+from gpuvirt.server.leases import Leases
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.tokens import TokenStore
 
 
@@ -28,3 +34,14 @@ def test_ends_though_messages_come(tmp_path: Path, turns: int) -> None:
         return bool(done)
 
     assert asyncio.run(run())
+
+
+def test_what_is_asked_before_the_pool_is_joined_waits(tmp_path: Path) -> None:
+    """A host's control channel is there before it is a member; its first word to the scheduler has what was asked for."""
+    host = PoolHost("oak", "tcp://oak:7070", TokenStore(tmp_path))
+    table = Leases(host.policy(PolicyMachine([1 << 30])), 8, pooled=True)
+    sessions: Any = SimpleNamespace(lease=table.get, leases=table, place_here=None, finish=None, launch_ended_elsewhere=None)
+    host.serve(sessions)
+    lease = table.open(b"l" * 16, Asked(b"o" * 16, 1), {}, 0.0)
+    assert lease.waits and host.member is not None and "scheduler" in table.why(lease)
+    assert [wanted.lease for wanted in host.member.join().wanted] == [lease.number]
