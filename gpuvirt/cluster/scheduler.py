@@ -59,7 +59,10 @@ UNKNOWN = (
 )
 GANG_BROKEN = "the host of its GPUs was lost before all of its gang had theirs; ask for all of them anew"
 TWICE = "another host of the pool has this lease, or others have its GPUs"
-TRIES = 5  # as often a lease is placed that a host does not take: books that differ must not end in a loop
+# Seconds until a lease is asked for anew that a host did not take, for each time. Books that differ must not end in a loop; mostly they are the same
+# again when a lease has arrived whose migration was begun under an earlier scheduler.
+AGAIN_AFTER = (0.0, 1.0, 3.0, 6.0)
+TRIES = len(AGAIN_AFTER) + 1
 SHORT = 64  # leases that wait, of which each is told its place whenever something happens
 PLACES_EVERY = 1.0  # seconds between two looks at who waits at which place
 
@@ -134,6 +137,7 @@ class Scheduler:
         self._keys: dict[Key, int] = {}
         self._rights: dict[str, Rights] = {}
         self._expected = set(expected)
+        self._later: list[tuple[float, _Lease]] = []  # what is asked for anew, and when
         self._early: list[tuple[str, Wanted]] = []  # what was asked for, and where, before all was known
         self._looked = began
 
@@ -150,7 +154,7 @@ class Scheduler:
     @property
     def wake(self) -> float | None:
         """When `passed` is wanted sooner than its time, None: it is not."""
-        return self.machine.wake
+        return min([when for when in (self.machine.wake, *(when for when, _ in self._later)) if when is not None], default=None)
 
     def holders(self) -> dict[int, str]:
         """The host of each lease that has GPUs."""
@@ -213,6 +217,10 @@ class Scheduler:
         if self._expected and now - self._began >= SETTLE:
             self._expected.clear()
             self._settled(now, out)
+        for due in [due for due in self._later if due[0] <= now]:
+            self._later.remove(due)
+            if self._leases.get(due[1].wanted.lease) is due[1]:
+                self._ask(due[1], now, out)
         self._carry_out(self.machine.handle(Passed(now)), now, out)
         if now - self._looked >= PLACES_EVERY:
             self._looked = now
@@ -358,16 +366,19 @@ class Scheduler:
         asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait, w.gang, w.gang_size, w.preemptible)
         self._carry_out(self.machine.handle(asked), now, out)
 
-    def _again(self, lease: _Lease, now: float, out: Out) -> None:
-        """A lease that a host did not take is asked for anew, if somebody still waits for it. One of a gang is refused: the others have their GPUs,
-        and whoever has asked for all of them is not to wait with those for the rest."""
+    def _again(self, lease: _Lease, now: float, out: Out, seconds: float = 0.0) -> None:
+        """A lease that a host did not take is asked for anew after so many seconds, if somebody still waits for it. One of a gang is refused: the
+        others have their GPUs, and whoever has asked for all of them is not to wait with those for the rest."""
         lease.host, lease.placed = "", False
         if lease.askers and lease.wanted.gang:
             out += [(asker, Denied(number, GANG_BROKEN)) for asker, number in lease.askers.items()]
         elif lease.askers:
             self._leases[lease.wanted.lease] = lease
             self._remember(lease)
-            self._ask(lease, now, out)
+            if seconds:
+                self._later.append((now + seconds, lease))
+            else:
+                self._ask(lease, now, out)
 
     def _carry_out(self, said: Sequence[Instruction], now: float, out: Out) -> None:
         for one in said:
@@ -419,7 +430,7 @@ class Scheduler:
             self._carry_out(self.machine.handle(Released(now, placed.lease)), now, out)
             lease.tries += 1
             if lease.tries < TRIES:
-                self._again(lease, now, out)
+                self._again(lease, now, out, AGAIN_AFTER[lease.tries - 1])
             else:
                 out += [
                     (asker, Denied(number, f"the host that was to give its GPUs did not: {placed.why_not}")) for asker, number in lease.askers.items()

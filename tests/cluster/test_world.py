@@ -172,9 +172,23 @@ def test_a_host_that_takes_nothing_is_not_asked_for_ever() -> None:
     world.run(1.0)
     world.hosts["h0"].member.place_here = lambda lease, rights, migrates: "it does not want to"
     world.comes(client := program(world))
-    world.run(5.0)
+    world.run(15.0)
     assert client.outcome == "refused: the host that was to give its GPUs did not: it does not want to"
     assert world.messages["Place"] == TRIES
+    world.at_rest()
+
+
+def test_a_host_that_takes_it_later_is_asked_again() -> None:
+    """What it keeps for a lease that migrates there a scheduler that has begun since does not know."""
+    world = World(1, (2,))
+    world.run(1.0)
+    takes = world.hosts["h0"].member.place_here
+    world.hosts["h0"].member.place_here = lambda *lease: takes(*lease) if world.now > 4.0 else "something comes here"
+    world.comes(client := program(world))
+    world.run(8.0)
+    assert client.at == "h0" and not client.outcome and 3.0 < world.waits[-1] < 7.0
+    world.run(60.0)
+    assert client.outcome == "right"
     world.at_rest()
 
 

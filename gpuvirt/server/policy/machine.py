@@ -285,7 +285,8 @@ class PolicyMachine:
         if never is not None:
             out.append(Refuse(event.lease, never))
             return
-        self._serve(out, all_of_it=any(isinstance(one, TimedOut) for one in out))  # whoever has waited long enough holds first
+        # Whoever has waited long enough holds first, and who is suspended and due by now has its devices again.
+        self._serve(out, all_of_it=bool(self.suspension) or any(isinstance(one, TimedOut) for one in out))
         self._arrivals += 1
         account = self._account(event.user)
         shape = Shape(event.gpus, event.memory, event.compute, placement=account.placement)

@@ -38,6 +38,7 @@ from gpuvirt.server.policy.instructions import (
 )
 from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
+from gpuvirt.server.policy.suspension import SETTLE
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Known:
     destination: tuple[int, ...] = ()
     seeks: bool = False
     at: float = 0.0  # granted
-    suspended: float | None = None
+    suspended: float | None = None  # since when it waits for its devices
 
 
 class Referee:
@@ -103,7 +104,8 @@ class Referee:
                 self.gangs = {gang: parts - {event.lease} for gang, parts in self.gangs.items()}
             case Suspended():
                 known = self.leases[event.lease]
-                known.suspended = self.now if known.devices and known.suspended is None else known.suspended
+                if known.devices and known.suspended is None:
+                    known.suspended = self.now if event.lease in self.preempted else self.now + SETTLE
             case HostJoined():
                 self._join(event)
             case HostCordoned():
@@ -126,7 +128,7 @@ class Referee:
         for one in out:
             self._judge(one, before)
         self._check_gangs(out)
-        self._check_suspended(out, before)
+        self._check_suspended(out, before, at_rest=not isinstance(event, Asked))  # one that is refused changes nothing
         if thorough:
             self.check()
         return out
@@ -239,18 +241,19 @@ class Referee:
                 compute[device] -= known.asked.compute
         return memory, compute
 
-    def _check_suspended(self, out: list[Instruction], before: dict[int, frozenset[int]]) -> None:
+    def _check_suspended(self, out: list[Instruction], before: dict[int, frozenset[int]], at_rest: bool) -> None:
         """Nobody of its own priority or a lower one gets what a suspended lease could have, unless it was held for it; nothing of that is idle."""
         memory, compute = self._free()
         every = self._held()
         got = {one.lease: one.devices for one in out if isinstance(one, Grant)}
         for number, known in self.leases.items():
-            if known.suspended is None:
+            if known.suspended is None or self.now < known.suspended:
                 continue
             others = {device for other, devices in every.items() if other != number for device in devices}
             asked = known.asked
             behind = [devices for lease, devices in got.items() if self.leases[lease].asked.priority <= asked.priority and lease not in before]
-            for given, text in [((), "a suspended lease waits for GPUs that are free"), *((devices, "was overtaken") for devices in behind)]:
+            idle: list[tuple[tuple[int, ...], str]] = [((), "a suspended lease waits for GPUs that are free")] if at_rest else []
+            for given, text in [*idle, *((devices, "was overtaken") for devices in behind)]:
                 share = [(self.leases[lease].asked.memory, self.leases[lease].asked.compute) for lease, devices in got.items() if devices is given]
                 more = share[0] if share else (0, 0)
                 free = [
