@@ -70,7 +70,7 @@ class Suspending:
                     await asyncio.wait([lease.leaving])
                 while {session.id for session in self._own(lease)} != lease.sessions:  # one is attaching
                     await asyncio.sleep(LOOK)
-                await asyncio.gather(*(self._park(session) for session in self._own(lease)))
+                await self._park_all(self._own(lease))
         except (GpuvirtError, TimeoutError) as error:
             why = str(error) or f"its GPUs have not finished within {LIMIT:.0f} s"
             log.info("lease %016x is to be given back, because it cannot be suspended: %s", lease.number, why)
@@ -82,6 +82,17 @@ class Suspending:
         log.info("lease %016x is suspended after %.3f s: %s", lease.number, time.monotonic() - began, lease.suspends)
         self._table.suspended(lease, time.monotonic())
         self._tell(lease)
+
+    async def _park_all(self, sessions: list[Session]) -> None:
+        """Raises:
+        GpuvirtError: one of them cannot be parked; whatever has been begun for the others is given up.
+        """
+        parks = [asyncio.ensure_future(self._park(session)) for session in sessions]
+        try:
+            await asyncio.gather(*parks)
+        finally:
+            for park in parks:
+                park.cancel()
 
     async def _park(self, session: Session) -> None:
         """Raises:

@@ -120,21 +120,30 @@ def test_one_that_attaches_meanwhile_is_waited_for() -> None:
 
 
 def test_what_cannot_be_parked_is_to_be_given_back() -> None:
-    """And goes on until it is."""
+    """And goes on until it is. The others are parked no more."""
 
     async def tell(host: Host) -> None:
         async def fails() -> None:
             raise GpuvirtError("its memory is shared")
 
-        for number in (1, 2):
+        given_up = asyncio.Event()
+
+        async def never() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+
+        for number in (1, 2, 3):
             host.join(number)
-        host.parks[2] = fails
+        host.parks |= {2: fails, 3: never}
         high = host.preempts()
         await soon(lambda: host.low.preempted)
         assert host.low.preempted == "a lease of priority 1 waits for its GPUs, and it cannot be suspended: its memory is shared"
         assert host.parked == [] and not host.low.suspends and high.waits and host.table.away(Asked(OWNER, 1, lease=LOW)) is None
         host.table.release(LOW, OWNER)
         assert not high.waits
+        await given_up.wait()
 
     story(tell)
 
