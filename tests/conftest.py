@@ -12,7 +12,6 @@ import pytest
 from cpu_times import Recorder
 
 EXPECTED = Path(__file__).with_name("expected_skips.txt")
-LONGEST_FIRST = Path(__file__).with_name("longest_first.txt")
 skipped: list[tuple[str, str]] = []
 
 
@@ -35,8 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test that is marked `sampled(n)` every n-th case is in `make check`, the first one included; the others are slow. The files that take
-    longest begin first."""
+    """Of a test that is marked `sampled(n)` every n-th case is in `make check`, the first one included; the others are slow."""
     cases: Counter[str] = Counter()
     for item in items:
         if mark := item.get_closest_marker("sampled"):
@@ -44,19 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[test] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[test] += 1
-    places = {name: place for place, name in enumerate(lines_of(LONGEST_FIRST))}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
-
-
-def lines_of(path: Path) -> list[str]:
-    """But for comments and empty ones."""
-    lines = (line.strip() for line in path.read_text().splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def expected_skips() -> list[tuple[str, str]]:
     """Pairs of a test id pattern and a reason pattern; lines "tests/file.py::test* | reason*"."""
-    pairs = [line.split("|", 1) for line in lines_of(EXPECTED)]
+    lines = (line.strip() for line in EXPECTED.read_text().splitlines())
+    pairs = [line.split("|", 1) for line in lines if line and not line.startswith("#")]
     return [(test.strip(), reason.strip()) for test, reason in pairs]
 
 

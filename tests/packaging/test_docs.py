@@ -59,8 +59,3 @@ def test_security_names_files_that_exist() -> None:
     named = {place.rstrip(".") for place in re.findall(r"\b(?:native|gpuvirt|tests|docs|packaging)/[\w/.]*\w", text)}
     below = {place for place in named if (ROOT / "tests" / place).exists()}  # the tables name tests from there
     assert len(named) > 50 and sorted(place for place in named - below if not (ROOT / place).exists()) == []
-
-
-def test_the_files_of_tests_that_begin_first_are_there() -> None:
-    names = [line for line in (ROOT / "tests" / "longest_first.txt").read_text().splitlines() if not line.startswith("#")]
-    assert len(names) > 20 and len({*names}) == len(names) and all((ROOT / name).is_file() for name in names)
