@@ -151,6 +151,7 @@ class Leases:
         """
         user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
         devices, lease.devices = lease.devices, ()
+        named, launched = self._named.get(lease.id), self._launches.get((lease.owner, lease.launch))  # that wait here under the same names
         self._leases[lease.number] = lease
         if lease.named:
             lease.expires = lease.expires if lease.arrives else now + self.expiry  # nobody could renew it meanwhile
@@ -164,6 +165,10 @@ class Leases:
             lease.devices, lease.suspends = devices, "it has given way to a lease of a higher priority"
         self.carry_out(out, new=lease)
         if lease.refused:
+            if named is not None and self.lasts(named):
+                self._named[lease.id] = named
+            if launched is not None and self.lasts(launched):
+                self._launches[lease.owner, lease.launch] = launched
             raise NotGranted(lease.refused)
 
     def suspended(self, lease: Lease, now: float) -> None:

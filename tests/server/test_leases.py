@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpuvirt.server.lease import NO_ID, NO_LAUNCH, Asked, ElsewhereError, Lease, Membership, NotGranted
 from gpuvirt.server.leases import LINGER, Leases
+from gpuvirt.server.policy.events import COMPUTE
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 
@@ -406,3 +407,15 @@ def test_a_lease_that_went_came_back_and_ended_is_nowhere_else() -> None:
     with pytest.raises(NotGranted) as found:
         here.find(b"i" * 16, b"o" * 8)
     assert not isinstance(found.value, ElsewhereError)
+
+
+def test_what_a_host_cannot_take_leaves_those_who_wait_there_alone() -> None:
+    """A lease of the same launch waits here; the pool's scheduler places another of it here, which has no room."""
+    leases, owner, launch = Leases(PolicyMachine([1 << 30]), 8, pooled=True), b"o" * 16, b"l" * 16
+    leases.join(1, Asked(owner, 1, compute=COMPUTE), {})
+    waits = leases.join(2, Asked(owner, 1, compute=COMPUTE, launch=launch), {}).lease
+    comes = Lease(77, owner, 1, 0, 0.0, {}, (0,), COMPUTE, launch=launch)
+    assert waits.waits and leases.place_here(comes, Rights(), 0.0)
+    assert leases.join(3, Asked(owner, 1, compute=COMPUTE, launch=launch), {}).lease is waits
+    leases.leave(1, 0.0)
+    assert waits.devices == (0,) and waits.sessions == {2, 3}
