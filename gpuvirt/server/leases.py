@@ -151,25 +151,22 @@ class Leases:
         """
         user = self._know(Asked(lease.owner, lease.wanted, rights=rights), now)
         devices, lease.devices = lease.devices, ()
-        named, launched = self._named.get(lease.id), self._launches.get((lease.owner, lease.launch))  # that wait here under the same names
         self._leases[lease.number] = lease
         if lease.named:
             lease.expires = lease.expires if lease.arrives else now + self.expiry  # nobody could renew it meanwhile
-            self._named[lease.id] = lease
-            if not lease.arrives:
-                self._sent.pop((lease.id, lease.owner), None)
-        elif lease.launch != NO_LAUNCH:
-            self._launches[lease.owner, lease.launch] = lease
         out = self._policy.handle(self._restored(lease, user, devices, now))
         if lease.suspended:
             lease.devices, lease.suspends = devices, "it has given way to a lease of a higher priority"
         self.carry_out(out, new=lease)
         if lease.refused:
-            if named is not None and self.lasts(named):
-                self._named[lease.id] = named
-            if launched is not None and self.lasts(launched):
-                self._launches[lease.owner, lease.launch] = launched
             raise NotGranted(lease.refused)
+        # Programs find it only now: one that was refused takes nobody's place who waits here under the same name.
+        if lease.named:
+            self._named[lease.id] = lease
+            if not lease.arrives:
+                self._sent.pop((lease.id, lease.owner), None)
+        elif lease.launch != NO_LAUNCH:
+            self._launches[lease.owner, lease.launch] = lease
 
     def suspended(self, lease: Lease, now: float) -> None:
         """What works under a lease has been put away: its devices are others' until it is resumed."""
@@ -627,7 +624,8 @@ class Leases:
     def _forget(self, lease: Lease) -> None:
         if self._leases.pop(lease.number, None) is not None and lease.named:
             self.ended(lease)
-        self._named.pop(lease.id, None)
+        if self._named.get(lease.id) is lease:
+            del self._named[lease.id]
         if self._launches.get((lease.owner, lease.launch)) is lease:
             del self._launches[lease.owner, lease.launch]
         if self._processes.get((lease.owner, lease.process)) is lease:

@@ -112,18 +112,24 @@ def test_turns_begin_and_end_with_a_share() -> None:
     run(story)
 
 
+async def one_is_stopped(turns: Turns) -> tuple[Worker, Worker]:
+    """One that does not stop when its turn is over, whose process is stopped, and the other, whose turn it is."""
+    stubborn, other = Worker(obeys=False), Worker()
+    turns.join(session(1, stubborn, 0, compute=500))
+    turns.join(session(2, other, 0))
+    stubborn.say(0, TurnSaid.WANTS)
+    await until(lambda: may(stubborn) is May.NOW)
+    other.say(0, TurnSaid.WANTS)
+    await until(lambda: may(other) is May.NOW)
+    assert stubborn.stands
+    return stubborn, other
+
+
 def test_who_does_not_stop_is_stopped() -> None:
     """Its process, until its next turn; what it says late changes nothing."""
 
     async def story(turns: Turns) -> None:
-        stubborn, other = Worker(obeys=False), Worker()
-        turns.join(session(1, stubborn, 0, compute=500))
-        turns.join(session(2, other, 0))
-        stubborn.say(0, TurnSaid.WANTS)
-        await until(lambda: may(stubborn) is May.NOW)
-        other.say(0, TurnSaid.WANTS)
-        await until(lambda: may(other) is May.NOW)
-        assert stubborn.stands
+        stubborn, other = await one_is_stopped(turns)
         first = stubborn.numbers[0]
         await until(lambda: may(stubborn) is May.NOW)
         assert stubborn.signals == [signal.SIGSTOP, signal.SIGCONT] and may(other) is May.WAIT
@@ -141,13 +147,7 @@ def test_a_stopped_process_that_had_been_idle_goes_on() -> None:
     """It said so before it was stopped, and what it has to run since it cannot say."""
 
     async def story(turns: Turns) -> None:
-        stubborn, other = Worker(obeys=False), Worker()
-        turns.join(session(1, stubborn, 0, compute=500))
-        turns.join(session(2, other, 0))
-        stubborn.say(0, TurnSaid.WANTS)
-        await until(lambda: may(stubborn) is May.NOW)
-        other.say(0, TurnSaid.WANTS)
-        await until(lambda: stubborn.stands)
+        stubborn, _ = await one_is_stopped(turns)
         stubborn.say(0, TurnSaid.IDLE)  # read after that
         turns.leave(2)
         await until(lambda: not stubborn.stands and may(stubborn) is May.NOW)

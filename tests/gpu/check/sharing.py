@@ -142,7 +142,7 @@ def _parts(check: Check, seconds: float) -> Row:
 
 
 def sharing(check: Check) -> Iterator[Row]:
-    """One is parked and right afterwards; one that works gives way to another; two have a quarter and the rest of the compute by its clock."""
+    """One is parked; one that works gives way to another; two have a quarter and the rest of the compute by the server's clock."""
     if not check.machine.nvcc:
         yield Row("sharing", "CUDA C++", "", MISSING, "no nvcc on this machine")
         return
