@@ -55,7 +55,11 @@ struct mark {
 };
 
 void worker_tell(struct worker *w, struct worker_stream *s, int status) {
-    if (!s->unreported || (!status && w->ops->mark_follows && w->ops->mark_follows(s->stream))) return;
+    if (status || !w->ops->mark_follows || !w->ops->mark_follows(s->stream)) worker_tell_now(w, s, status);
+}
+
+void worker_tell_now(struct worker *w, struct worker_stream *s, int status) {
+    if (!s->unreported) return;
     worker_order_cover(w, s);
     uint64_t upto = s->unreported;
     s->unreported = 0;
@@ -97,6 +101,7 @@ static int mark(struct worker *w, struct worker_stream *s, const struct gv_recor
 static uint32_t weight(const struct gv_record *record) { return record->op == GV_OP_COPY_IN ? 1 : 1 + record->size / WORKER_PENDING_BYTES; }
 
 int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_record *record) {
+    worker_host_gate(w, record, s);
     s->uncounted += weight(record) - 1;
     return mark(w, s, record, true);
 }

@@ -1,68 +1,86 @@
-/* Host functions: the stream waits in a gate until the client has run its function. */
+/* Host functions: the client runs one when its stream has come to it, and what is queued behind it waits in a gate until then.
+ *
+ * The gate is queued only when something comes behind the function that may not begin before it has returned: functions of a stream that follow each
+ * other, with nothing but waits for events between them, are run in their order by the client in any case, and the stream need not stand still for the
+ * client's answer to each. A stream that is ordered with the legacy stream has its gate at once, because work of other streams is behind it too. */
 #include <stdlib.h>
 
 #include "state.h"
 
+#define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING */
+
 struct host_call {
     struct worker *w;
-    struct worker_stream *stream;
+    struct worker_stream *stream; /* until its mark has been called */
     uint64_t tag, seq;
-    int status; /* status of the stream when it reaches the function */
-    bool done;
-    bool loose;           /* no stream waits for the answer */
-    _Atomic unsigned use; /* by the mark that is queued, and by whoever is owed the answer */
+    bool done;            /* the client has run it; under the worker's lock */
+    _Atomic unsigned use; /* by its mark, by the client's answer, by the stream until its gate is queued, by the gate */
 };
 
 static void release(struct host_call *h) {
-    if (atomic_fetch_sub(&h->use, 1) != 1) return;
-    worker_stream_drop(h->stream);
-    free(h);
+    if (atomic_fetch_sub(&h->use, 1) == 1) free(h);
 }
 
-static void note_status(void *arg, int status) {
-    struct host_call *h = arg;
-    worker_note(h->w, h->stream, h->seq, GV_OP_HOST_FUNC, status);
-    h->status = status;
-    worker_order_cover(h->w, h->stream);
-    worker_tell(h->w, h->stream, status);
-    release(h);
-}
-
-static void forget(struct host_call *h) {
-    struct worker *w = h->w;
-    pthread_mutex_lock(&w->lock);
-    handles_take(&w->host_calls, h->tag);
-    w->n_host_calls--;
-    pthread_mutex_unlock(&w->lock);
-    release(h);
-}
-
-static bool tell(struct host_call *h, int status) {
+static void tell(struct host_call *h, int status) {
     struct worker *w = h->w;
     struct gv_evt_call_host event = {.tag = h->tag, .stream = h->stream->id, .bulk = h->stream->last_bulk, .status = status};
     struct gv_record *out = worker_event(w, GV_OP_CALL_HOST, h->stream->context->id, gv_evt_call_host_size(&event));
-    if (!out) return false;
+    if (!out) return;
     gv_evt_call_host_encode(&event, out + 1);
     gv_send_commit(w->link);
     gv_send_flush(w->link);
-    return true;
 }
 
-static void call_host(void *arg) {
+/* The function is due: the client is told its tag, after what the stream has completed before it. */
+static void due(struct host_call *h, int status) {
+    if (!atomic_load(&h->w->stopping)) tell(h, status);
+    worker_stream_drop(h->stream);
+    h->stream = NULL;
+    release(h);
+}
+
+static void reached(void *arg, int status) {
     struct host_call *h = arg;
-    struct worker *w = h->w;
-    if (!atomic_load(&w->stopping) && tell(h, h->status)) {
-        pthread_mutex_lock(&w->lock);
-        while (!h->done && !atomic_load(&w->stopping)) pthread_cond_wait(&w->changed, &w->lock);
-        pthread_mutex_unlock(&w->lock);
-    }
-    forget(h);
+    worker_note(h->w, h->stream, h->seq, GV_OP_HOST_FUNC, status);
+    worker_order_cover(h->w, h->stream);
+    worker_tell_now(h->w, h->stream, status);
+    due(h, status);
+}
+
+static bool is_done(struct host_call *h) {
+    pthread_mutex_lock(&h->w->lock);
+    bool done = h->done;
+    pthread_mutex_unlock(&h->w->lock);
+    return done;
+}
+
+static void await_function(void *arg) {
+    struct host_call *h = arg;
+    pthread_mutex_lock(&h->w->lock);
+    while (!h->done && !atomic_load(&h->w->stopping)) pthread_cond_wait(&h->w->changed, &h->w->lock);
+    pthread_mutex_unlock(&h->w->lock);
+    release(h);
+}
+
+void worker_host_gate(struct worker *w, const struct gv_record *record, struct worker_stream *s) {
+    struct host_call *h = s->function;
+    if (!h) return;
+    s->function = NULL;
+    int status = 0;
+    if (!is_done(h) && !(status = w->ops->gate(s->stream, await_function, h))) return; /* the gate has the stream's use of it */
+    release(h);
+    if (status) worker_failed(w, record, status, "the stream cannot wait for the host function before it");
+}
+
+void worker_host_forget(struct worker_stream *s) {
+    if (s->function) release(s->function);
+    s->function = NULL;
 }
 
 int worker_do_host_func(struct worker *w, const struct gv_record *record, const struct gv_cmd_host_func *c, struct worker_stream *stream) {
     struct host_call *h = malloc(sizeof *h);
     if (!h) return -1;
-    *h = (struct host_call){.w = w, .stream = stream, .tag = c->tag, .seq = record->seq, .use = 2};
+    *h = (struct host_call){.w = w, .stream = stream, .tag = c->tag, .seq = record->seq, .use = 3};
     pthread_mutex_lock(&w->lock);
     int taken = handles_put(&w->host_calls, c->tag, h);
     if (!taken) w->n_host_calls++;
@@ -72,16 +90,16 @@ int worker_do_host_func(struct worker *w, const struct gv_record *record, const 
         return -1;
     }
     worker_stream_hold(stream);
-    int status = w->ops->mark(stream->stream, note_status, h), gated = status;
-    if (status)
-        release(h);
-    else
-        gated = w->ops->gate(stream->stream, call_host, h);
-    if (!gated) return 0;
-    /* The function is called with the error, but no stream waits for it. */
-    h->loose = true;
-    worker_failed(w, record, gated, "the host function could not be queued in its stream");
-    tell(h, gated);
+    worker_host_forget(stream); /* the functions of a stream are run in their order */
+    stream->function = h;
+    int status = w->ops->mark(stream->stream, reached, h);
+    if (status) { /* the function is called with the error, and no stream waits for it */
+        worker_host_forget(stream);
+        worker_failed(w, record, status, "the host function could not be queued in its stream");
+        due(h, status);
+    } else if (!(stream->flags & NON_BLOCKING)) {
+        worker_host_gate(w, record, stream);
+    }
     return 0;
 }
 
@@ -101,16 +119,23 @@ bool worker_waits_for_client(struct worker *w) {
 
 bool worker_host_done(struct worker *w, uint64_t tag) {
     pthread_mutex_lock(&w->lock);
-    struct host_call *h = handles_get(&w->host_calls, tag);
-    if (h) h->done = true;
-    bool loose = h && h->loose;
+    struct host_call *h = handles_take(&w->host_calls, tag);
+    if (h) {
+        h->done = true;
+        w->n_host_calls--;
+    }
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    if (loose) forget(h);
+    if (h) release(h);
     return h != NULL;
 }
 
 int worker_do_host_done(struct worker *w, const struct gv_record *record, const struct gv_cmd_host_done *c) {
     (void)record;
     return worker_host_done(w, c->tag) ? 0 : -1;
+}
+
+void worker_host_end(struct worker *w) {
+    for (struct host_call *h; (h = handles_pop(&w->host_calls));) release(h);
+    handles_free(&w->host_calls);
 }

@@ -19,6 +19,7 @@ struct worker_stream *worker_stream(struct worker *w, const struct gv_record *re
     }
     w->current = s;
     if (s) worker_order_command(w, record, s);
+    if (s && s->function && record->op != GV_OP_HOST_FUNC && record->op != GV_OP_EVENT_WAIT) worker_host_gate(w, record, s);
     if (!s) {
         worker_failed(w, record, CUDA_ERROR_INVALID_HANDLE, "the command names a stream that does not exist");
         if (record->flags & GV_RECORD_MARK)
@@ -45,6 +46,7 @@ void worker_stream_drop(struct worker_stream *s) {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
     struct worker *w = s->context->w;
     worker_context_drop(s->context);
+    worker_host_forget(s);
     free(s);
     if (atomic_fetch_sub(&w->streams_alive, 1) < WORKER_MAX_STREAMS) return;
     pthread_mutex_lock(&w->lock);

@@ -55,7 +55,8 @@ struct worker_stream {
     struct worker_order order;
     uint32_t flags; /* as it was made with; executor only, as all that follows */
     int32_t priority;
-    bool blocking; /* ordered with the legacy stream */
+    bool blocking;              /* ordered with the legacy stream */
+    struct host_call *function; /* the host function that was queued last, while no gate is behind it; NULL: none */
 };
 
 /* A piece of a payload in staging memory. It is listed before its bytes have arrived; the progress of the payload tells whether they have. */
@@ -232,7 +233,7 @@ struct worker {
     uint64_t n_outgoing;             /* number of these payloads */
     uint64_t outgoing_number;        /* payloads queued so far: their numbers on the wire */
     uint64_t worker_tags;
-    struct handles host_calls; /* tag to struct host_call: host functions queued or under way */
+    struct handles host_calls; /* tag to struct host_call: host functions that the client has not run; under lock */
     uint64_t n_host_calls;
     struct worker_copies copies;
     uint64_t n_in_place; /* copies in place that are queued or being sent */
@@ -333,6 +334,8 @@ int worker_mark(struct worker *w, struct worker_stream *s, const struct gv_recor
 int worker_count(struct worker *w, struct worker_stream *s, const struct gv_record *record);
 /* At the end of every callback of a mark: tells the client the stream's completed number, unless another mark follows at once. */
 void worker_tell(struct worker *w, struct worker_stream *s, int status);
+/* The same whatever follows. */
+void worker_tell_now(struct worker *w, struct worker_stream *s, int status);
 
 /* ---- turns of a backend that has none of its own (sharing/turns.c) ------------------------------------------------------- */
 
@@ -381,6 +384,12 @@ bool worker_aside_put(struct worker *w, const struct gv_record *record, bool fro
 
 /* ---- host functions (do_host_func.c) -------------------------------------------------------------------------------------- */
 
+/* Something comes behind the stream's last host function that may not begin before the function has returned. Executor. */
+void worker_host_gate(struct worker *w, const struct gv_record *record, struct worker_stream *s);
+/* The stream needs no gate any more. */
+void worker_host_forget(struct worker_stream *s);
+/* The session is over: nobody answers any more. */
+void worker_host_end(struct worker *w);
 bool worker_waits_for_host(struct worker *w);
 /* Whether a stream waits, or will wait, for something that comes with the client's records: a host function's answer, an acknowledgement. */
 bool worker_waits_for_client(struct worker *w);

@@ -218,13 +218,16 @@ EXPORT void worker_close(struct worker *w) {
         free(c->legacy);
         free(c);
     }
-    for (void *o; (o = handles_pop(&w->streams));) free(o);
+    for (void *o; (o = handles_pop(&w->streams));) {
+        worker_host_forget(o);
+        free(o);
+    }
     gv_objects_free(w);
     for (struct worker_aside *a; (a = worker_aside_take(w));) free(a);
     handles_free(&w->contexts);
     handles_free(&w->streams);
     handles_free(&w->allocations);
-    handles_free(&w->host_calls);
+    worker_host_end(w);
     module_cache_close(w->cache);
     free(w->cache_build);
     worker_exports_close(w);

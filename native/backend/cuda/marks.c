@@ -6,13 +6,16 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "../../wire/clock.h"
 #include "backend_cuda.h"
 
-#define ASK_AGAIN_NS 5000 /* ns between polls at first; doubles up to */
+#define ASK_AGAIN_NS 5000 /* ns between polls at first; up to */
 #define ASK_SLOWLY_NS 200000
+#define LATE_BY 8     /* a word is looked at again after this part of the time since something happened: who waits for it is told that much late */
+#define SLACK_NS 1000 /* of the watcher's sleeps, which the kernel would make 50 us longer */
 #define FLUSH_PATIENCE 2000000 /* ns that a mark waits for the executor, for what kernels have printed */
 
 /* ---- marks ------------------------------------------------------------------------------------------------------------- */
@@ -201,14 +204,23 @@ static void end_stream(struct gv_backend *b, struct gv_stream *s) {
     }
 }
 
+/* How long until the next poll. An event is a call of the driver, which is made less often than a word is read. */
+static long next_pause(const struct gv_backend *b, long last, int64_t since) {
+    int64_t longer = b->has_words ? (gv_now_ns() - since) / LATE_BY : last * 2;
+    return (long)(longer < ASK_AGAIN_NS ? ASK_AGAIN_NS : longer > ASK_SLOWLY_NS ? ASK_SLOWLY_NS : longer);
+}
+
 static void *watch(void *arg) {
     struct gv_backend *b = arg;
     long pause = ASK_AGAIN_NS;
+    int64_t since = gv_now_ns();
+    prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS, 0, 0, 0);
     pthread_mutex_lock(&b->lock);
     while (!b->stopping) {
         if (!b->watched) {
             pthread_cond_wait(&b->work, &b->lock);
             pause = ASK_AGAIN_NS;
+            since = gv_now_ns();
             continue;
         }
         bool any = false;
@@ -229,11 +241,12 @@ static void *watch(void *arg) {
         }
         if (any) {
             pause = ASK_AGAIN_NS;
+            since = gv_now_ns();
             continue;
         }
         pthread_mutex_unlock(&b->lock);
         nanosleep(&(struct timespec){0, pause}, NULL);
-        pause = pause * 2 < ASK_SLOWLY_NS ? pause * 2 : ASK_SLOWLY_NS;
+        pause = next_pause(b, pause, since);
         pthread_mutex_lock(&b->lock);
     }
     pthread_mutex_unlock(&b->lock);

@@ -98,9 +98,9 @@ CUresult impl_cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fla
 /* ---- host functions ------------------------------------------------------------------------------------------------ */
 
 static int post_host_function(struct shim_stream *s, uint64_t tag) {
-    uint64_t seq = post_host_func(s->session.ctx, GV_RECORD_MARK, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
+    uint64_t seq = post_host_func(s->session.ctx, 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
     if (!seq) return post_refused();
-    stream_posted(s, seq, true);
+    stream_posted(s, seq, true); /* it is complete when the function has returned, which nobody need tell us */
     session_host_func_posted(tag, &s->session, seq);
     host_writes_add(0, UINT64_MAX, s, seq); /* the function may write host memory that a later copy reads */
     session_flush();

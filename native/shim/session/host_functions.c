@@ -29,7 +29,14 @@ static uint64_t next_tag = 1;
 
 static void answer(const struct host_func *f) {
     struct gv_cmd_host_done done = {.tag = f->tag};
-    if (post_host_done(0, 0, &done)) session_flush(); /* a stream on the worker stands still for this */
+    if (post_host_done(0, 0, &done)) session_flush(); /* a stream on the worker may stand still for this */
+}
+
+/* The stream has passed a function that has returned: the worker need not say so. */
+static void passed(const struct host_func *f) {
+    completion_publish(f->stream_id, f->seq, f->bulk, f->status);
+    completions_retry();
+    progress_changed();
 }
 
 /* Copies queued before it are visible in it, and over. False: the session is. */
@@ -57,7 +64,9 @@ static void run(struct host_func *f) {
         f->callback(f->stream, f->status, f->data);
     else if (!f->status) /* as the driver does: not called in a context that has failed */
         f->fn(f->data);
-    if (!f->late) answer(f);
+    if (f->late) return;
+    answer(f);
+    passed(f);
 }
 
 /* What commands and payloads must not run too far ahead of; lock held. */
@@ -148,10 +157,11 @@ uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), voi
 void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq) {
     pthread_mutex_lock(&lock);
     struct host_func *lists[] = {registered, callers[0].due, callers[1].due};
+    bool is_due = false;
     for (unsigned i = 0; i < sizeof lists / sizeof *lists; i++)
         for (struct host_func *f = lists[i]; f; f = f->next)
-            if (f->tag == tag) f->stream_id = s->id, f->seq = seq;
-    pthread_cond_broadcast(&due_or_over);
+            if (f->tag == tag) f->stream_id = s->id, f->seq = seq, is_due = i > 0;
+    if (is_due) pthread_cond_broadcast(&due_or_over);
     pthread_mutex_unlock(&lock);
 }
 

@@ -84,8 +84,8 @@ BUGS = [
     Bug(
         "a host function that was answered keeps its tag",
         "do_host_func.c",
-        "    handles_take(&w->host_calls, h->tag);\n    w->n_host_calls--;",
-        "    w->n_host_calls--;",
+        "handles_take(&w->host_calls, tag)",
+        "handles_get(&w->host_calls, tag)",
         "heap-use-after-free|double-free",
     ),
     Bug(

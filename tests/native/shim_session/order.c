@@ -186,7 +186,7 @@ static int order_during_small_copy(struct fake *f) {
     start(f, SESSION_UNORDERED, SESSION_UNORDERED);
     post_wait(&other, &s, copy(SMALL));
     struct gv_cmd_host_func c = {.stream = other.id, .tag = session_host_func(look_small, NULL)};
-    uint64_t sent = f->sent, seq = post_host_func(other.ctx, GV_RECORD_MARK, &c);
+    uint64_t sent = f->sent, seq = post_host_func(other.ctx, 0, &c);
     session_stream_posted(&other, seq, true, false);
     session_flush();
     CHECK(SOON(f->sent > sent));

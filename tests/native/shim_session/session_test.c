@@ -53,7 +53,7 @@ uint64_t post_out(struct session_stream *s, void *dst, uint64_t src, uint64_t wi
 uint64_t post_function(struct session_stream *s, uint64_t tag) {
     struct gv_cmd_host_func c = {.stream = s->id, .tag = tag};
     CHECK(tag != 0);
-    uint64_t seq = post_host_func(s->ctx, GV_RECORD_MARK, &c);
+    uint64_t seq = post_host_func(s->ctx, 0, &c);
     session_stream_posted(s, seq, true, false);
     session_host_func_posted(tag, s, seq);
     return seq;

@@ -71,6 +71,7 @@ enum {
     OP_event_record = GV_OP_EVENT_RECORD,
     OP_event_elapsed = GV_OP_EVENT_ELAPSED,
     OP_event_destroy = GV_OP_EVENT_DESTROY,
+    OP_event_wait = GV_OP_EVENT_WAIT,
     OP_host_func = GV_OP_HOST_FUNC,
     OP_host_done = GV_OP_HOST_DONE,
     OP_copy_in = GV_OP_COPY_IN,

@@ -101,8 +101,47 @@ static void host_functions_hear_of_errors(void) {
     bye();
 }
 
-/* A host function that no stream can wait for, behind work that is done and behind work that is not: once it has been answered nothing of it is left, and
- * its stream can go. */
+/* Functions of a stream that follow each other are called without an answer to the first, and nothing stands still for them; what else comes behind one
+ * does, unless it has been answered by then. On a stream that is ordered with the legacy one the gate is there at once. */
+static void gates_behind_host_functions(void) {
+    begin();
+    attach();
+    POST(stream_create, 0, 1, .stream = 300, .flags = 0);
+    POST(event_create, 0, 1, .event = 5);
+    POST(event_record, 0, 1, .event = 5, .stream = 300);
+    for (uint64_t i = 0; i < 3; i++) {
+        POST(event_wait, 0, 1, .stream = 100, .event = 5);
+        POST(host_func, 0, 1, .stream = 100, .tag = 9 + i);
+        host_function_comes(9 + i, 0);
+    }
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0 && fake.gates == 0);
+    POST(host_done, 0, 1, .tag = 9);
+    POST(host_done, 0, 1, .tag = 10);
+    POST(fill, 0, 1, .stream = 100, .dst = 0, .elem = 1, .value = 7, .width = 4, .height = 1);
+    uint64_t all = POST(event_wait, GV_RECORD_MARK, 1, .stream = 100, .event = 5);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0 && fake.gates == 1);
+    gv_recv_wait(client, 50000000, 0);
+    CHECK(gv_recv_peek(client) == NULL);
+    POST(host_done, 0, 1, .tag = 11);
+    CHECK(completed().upto == all);
+    POST(host_func, 0, 1, .stream = 100, .tag = 12);
+    host_function_comes(12, 0);
+    POST(host_done, 0, 1, .tag = 12);
+    fake.refuse_gates = true; /* none is needed */
+    all = POST(fence, GV_RECORD_MARK, 1, .stream = 100);
+    CHECK(completed().upto == all);
+    fake.refuse_gates = false;
+    POST(host_func, 0, 1, .stream = 300, .tag = 13);
+    host_function_comes(13, 0);
+    CHECK(answer(POST(memory_info, GV_RECORD_SYNC, 1)) == 0 && fake.gates == 1);
+    POST(host_done, 0, 1, .tag = 13);
+    all = POST(fence, GV_RECORD_MARK, 1, .stream = 300);
+    CHECK(completed().upto == all);
+    bye();
+}
+
+/* A host function that no stream can wait for, on one that needs a gate at once and on one that needs it when something follows: once it has been answered
+ * nothing of it is left, and its stream can go. */
 static void host_functions_without_a_gate(void) {
     begin();
     attach();
@@ -111,11 +150,13 @@ static void host_functions_without_a_gate(void) {
     fake.refuse_gates = true;
     uint32_t alive = atomic_load(&worker->streams_alive);
     for (uint64_t i = 0; i < 2; i++) {
-        POST(stream_create, 0, 1, .stream = 300 + i, .flags = 1);
-        fake.delay_us = i ? 100000 : 0;
+        POST(stream_create, 0, 1, .stream = 300 + i, .flags = (uint32_t)i);
+        fake.delay_us = 100000;
         POST(fill, 0, 1, .stream = 300 + i, .dst = 0, .elem = 1, .value = 7, .width = 4, .height = 1);
-        CHECK(failed_status(POST(host_func, 0, 1, .stream = 300 + i, .tag = 9 + i)) == 2);
-        host_function_comes(9 + i, 2);
+        uint64_t waits = POST(host_func, 0, 1, .stream = 300 + i, .tag = 9 + i);
+        if (i) waits = POST(fill, 0, 1, .stream = 300 + i, .dst = 0, .elem = 1, .value = 7, .width = 4, .height = 1);
+        CHECK(failed_status(waits) == 2);
+        host_function_comes(9 + i, 0);
         POST(host_done, 0, 1, .tag = 9 + i);
         uint64_t seq = POST(stream_destroy, GV_RECORD_MARK, 1, .stream = 300 + i);
         CHECK(completed().upto == seq);
@@ -208,6 +249,7 @@ const struct test_case stream_cases[] = {
     {"sticky_errors_are_told", sticky_errors_are_told},
     {"host_functions", host_functions},
     {"host_functions_hear_of_errors", host_functions_hear_of_errors},
+    {"gates_behind_host_functions", gates_behind_host_functions},
     {"host_functions_without_a_gate", host_functions_without_a_gate},
     {"a_context_takes_its_things_along", a_context_takes_its_things_along},
     {"what_cannot_be_kept_goes", what_cannot_be_kept_goes},

@@ -235,6 +235,17 @@ static void send_later(void *stream, int status, void *arg) {
     free(l);
 }
 
+/* Late functions have a thread of their own: one does not begin before the program's that are queued before it have returned only if the stream stops behind
+ * those, which it does for any command but another function (native/worker/do_host_func.c). */
+static uint64_t post_late_function(struct shim_stream *s, uint64_t tag) {
+    if (!post_fence(stream_ctx(s), 0, &(struct gv_cmd_fence){.stream = stream_id(s)})) return 0;
+    uint64_t seq = post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});
+    if (!seq) return 0;
+    stream_posted(s, seq, false);
+    session_host_func_posted(tag, &s->session, seq);
+    return seq;
+}
+
 static int defer(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box) {
     struct later posting = {.stream = s, .dst = *dst, .src = *src, .box = *box}, *l = malloc(sizeof *l);
     /* Rows are packed into memory that is allocated now, so that it is available when the function runs. */
@@ -249,10 +260,8 @@ static int defer(struct shim_stream *s, const struct copy_side *dst, const struc
     *l = posting;
     l->staging = staging;
     uint64_t function = session_late_func(send_later, l);
-    uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
+    uint64_t seq = function ? post_late_function(s, function) : 0;
     if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
-    stream_posted(s, seq, false);
-    session_host_func_posted(function, &s->session, seq);
     int rc = each_piece(dst, src, box, post_later, &posting);
     if (rc) return rc;
     /* The source is in use until then: it must not be freed, and later copies from it are ordered after this one. */
@@ -318,10 +327,8 @@ static void nothing(void *stream, int status, void *arg) { (void)stream, (void)s
  * way: the worker may send those of the later one first, and large ones come on a bulk channel, others with the records. */
 static int after_landing(struct shim_stream *s) {
     uint64_t function = session_late_func(nothing, NULL);
-    uint64_t seq = function ? post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = function}) : 0;
+    uint64_t seq = function ? post_late_function(s, function) : 0;
     if (!seq) return session_broken() || function ? post_refused() : CUDA_ERROR_OUT_OF_MEMORY;
-    stream_posted(s, seq, false);
-    session_host_func_posted(function, &s->session, seq);
     return 0;
 }
 
