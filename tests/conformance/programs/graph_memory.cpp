@@ -52,11 +52,12 @@ CASE(freed, "cuGraphAddMemFreeNode", "cuGraphMemFreeNodeGetParams", "cuDeviceGet
     EXPECT(told == p.dptr);
     CUgraphExec exec = instantiate(graph);
     for (int i = 0; i < 3; i++) launch_and_wait(exec); // a second launch is refused where the first's memory is still there
-    // In use is what a graph has: also after it was freed, until the graph and what can be launched of it are gone.
+    // In use is what a graph has: also after it was freed, until the graph and what can be launched of it are gone; on a driver until it is trimmed.
     EXPECT(figure(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= 1 << 16 && figure(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) >= 1 << 16);
     EXPECT(figure(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) >= 1 << 16);
     CHECK(cuGraphExecDestroy(exec));
     CHECK(cuGraphDestroy(graph));
+    CHECK(cuDeviceGraphMemTrim(device));
     EXPECT_NUMBER(figure(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0);
     uint64_t zero = 0;
     CHECK(cuDeviceSetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &zero));

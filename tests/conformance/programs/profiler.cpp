@@ -78,9 +78,8 @@ CASE(log, "cuLogsCurrent", "cuLogsDumpToMemory") {
     for (int i = 0; i < 8; i++) fail_loudly();
     at = begin;
     CHECK(cuLogsDumpToMemory(&at, some.data(), &size, 0));
-    EXPECT(size > 0 && size <= last + 200);
-    // That lines are whole, and end with a NUL where there was no room for all, only a driver that is asked for it has.
-    EXPECT(!conformance::unchecked || (size < last + 200 && some[size] == 0 && some[size - 1] == '\n'));
+    // That what is told fits, that lines are whole, and end with a NUL where there was no room for all, only a driver that is asked for it has.
+    EXPECT(size > 0 && (!conformance::unchecked || (size < last + 200 && some[size] == 0 && some[size - 1] == '\n')));
     EXPECT(both.compare(0, size, some.data()) != 0);
     REFUSED(cuLogsCurrent(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuLogsCurrent(&at, 1)); // flags are not looked at

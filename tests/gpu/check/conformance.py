@@ -16,7 +16,7 @@ from report import MISSING, NOT_RUN, OK, STOPPED, TOLD, WRONG, Row
 PROGRAMS = ROOT / "tests" / "conformance" / "programs"
 RUNTIME = ROOT / "tests" / "conformance" / "runtime"
 FLAGS = ("-std=c++17", "-O1", "-pthread")
-CASES_LIMIT = 30.0  # seconds for the cases of one program
+CASES_LIMIT = 30.0  # seconds for the cases of one program; that much more for every four that run beside it, since contexts are made one after the other
 ALONE = {
     "contexts",
     "graph_memory",
@@ -84,7 +84,7 @@ def run_cases(check: Check, program: Path, names: list[str], link: str) -> tuple
     refused: dict[str, list[str]] = {}
     left, flags = list(names), ["--go-on"] if link == "native" else []
     while left and check.report.left() > 5:
-        ran = check.run([str(program), *flags, *left], link, CASES_LIMIT, check.report.left())
+        ran = check.run([str(program), *flags, *left], link, CASES_LIMIT * (1 + check.jobs // 4), check.report.left())
         for line in ran.out.splitlines():
             told = re.match(r"(\w+)(?:: | )(.*)", line)
             if told and told[1] in left:
