@@ -10,9 +10,9 @@ one that it has seen: a scheduler that was cut off, and does not know that anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, partial
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from gpuvirt.errors import GpuvirtError
@@ -38,7 +38,7 @@ class Message:
         Message.NAMES[cls.__name__] = cls
 
     def packed(self) -> bytes:
-        return pack({"t": type(self).__name__, **asdict(self)})
+        return pack({"t": type(self).__name__, **vars(self)}, vars)
 
 
 def parse(raw: bytes) -> Message:
@@ -49,35 +49,39 @@ def parse(raw: bytes) -> Message:
     """
     try:
         said = unpack(raw)
-        message: Message = _made(Message.NAMES[str(said.pop("t", ""))], said)
+        kind: Any = Message.NAMES[str(said.pop("t", ""))]
+        message: Message = _maker(kind)(said)
     except (ValueError, TypeError, KeyError) as error:
         raise NotAMessage(f"this is no message of version {VERSION}: {error}") from None
     return message
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _made(hint: Any, value: Any) -> Any:
-    """A value of the type that a field has.
-
-    Raises:
-        ValueError, TypeError, KeyError: it cannot be one.
-    """
+def _maker(hint: Any) -> Callable[[Any], Any]:
+    """What makes a value of the type that a field has. It raises ValueError, TypeError or KeyError where that cannot be."""
     if get_origin(hint) is tuple:
-        if not isinstance(value, list):
-            raise TypeError("a list is something else")
-        return tuple(_made(get_args(hint)[0], entry) for entry in value)
-    if is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise TypeError(f"a {getattr(hint, '__name__', '')} is something else")
-        hints = _hints(hint)  # type: ignore[arg-type]
-        return hint(**{name: _made(hints[name], entry) for name, entry in value.items()})  # type: ignore[operator]
+        return partial(_made_tuple, _maker(get_args(hint)[0]))
+    if isinstance(hint, type) and is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return partial(_made_object, hint, {field.name: _maker(hints[field.name]) for field in fields(hint)})
     expected = get_origin(hint) or hint
-    if type(value) is not expected and not (expected is float and type(value) is int):
+    return partial(_checked, expected, (float, int) if expected is float else (expected,))
+
+
+def _made_tuple(entry: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise TypeError("a list is something else")
+    return tuple(map(entry, value))
+
+
+def _made_object(kind: Callable[..., Any], makers: dict[str, Callable[[Any], Any]], value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError(f"a {kind.__name__} is something else")
+    return kind(**{name: makers[name](entry) for name, entry in value.items()})
+
+
+def _checked(expected: type, kinds: tuple[type, ...], value: Any) -> Any:
+    if type(value) not in kinds:
         raise TypeError(f"{expected.__name__} was expected")
     return value
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped,unused-ignore]
 
 
-def pack(message: dict[str, Any]) -> bytes:
-    """One message as bytes."""
-    raw: bytes = msgpack.packb(message)
+def pack(message: dict[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
+    """One message as bytes. default: makes of what msgpack does not know something that it does."""
+    raw: bytes = msgpack.packb(message, default=default)
     return raw
 
 
