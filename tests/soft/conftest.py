@@ -12,9 +12,10 @@ from soft import cuda_programs
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """GPUVIRT_CACHE in a temporary folder."""
+    """GPUVIRT_CACHE in a temporary folder, which the processes of a run share."""
     before = os.environ.get("GPUVIRT_CACHE")
-    os.environ["GPUVIRT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    os.environ["GPUVIRT_CACHE"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernel-cache")
     yield
     if before is None:
         del os.environ["GPUVIRT_CACHE"]
