@@ -26,7 +26,7 @@ def test_everything(pool: Server, program: Path, link: str, pager: str) -> None:
     assert wait_until(lambda: pool.memory_used() == before)
 
 
-@pytest.mark.parametrize("case", ["released", "served", "by_a_host_function"])
+@pytest.mark.parametrize("case", ["released", "served", "by_a_host_function", "elsewhere"])
 def test_by_the_driver(chained: Server, program: Path, case: str) -> None:
     """Only what was allocated for it: where the driver places memory, other host memory cannot be mapped."""
     assert_right(run_program(chained, [program, case, "allocated"]))

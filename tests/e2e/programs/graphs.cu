@@ -380,9 +380,15 @@ static void refusals() {
     CHECK(cudaEventRecord(event, stream));
     CHECK(cudaStreamWaitEvent(other, event, 0));
     add<<<1, N, 0, other>>>(a, 1);
-    EXPECT(refused(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureUnmatched));
     EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureUnjoined));
     EXPECT(status(other) == cudaStreamCaptureStatusNone);
+    // A stream that did not begin it breaks it.
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CHECK(cudaEventRecord(event, stream));
+    CHECK(cudaStreamWaitEvent(other, event, 0));
+    EXPECT(refused(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureUnmatched));
+    EXPECT(status(stream) == cudaStreamCaptureStatusInvalidated && status(other) == cudaStreamCaptureStatusInvalidated);
+    EXPECT(refused(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated));
     cudaStream_t blocking;
     CHECK(cudaStreamCreate(&blocking));
     CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
@@ -391,10 +397,13 @@ static void refusals() {
     EXPECT(refused(cudaStreamEndCapture(blocking, &graph), cudaErrorStreamCaptureInvalidated));
     add<<<1, N>>>(a, 1);
     CHECK(cudaGetLastError());
-    // Another thread does not end it.
+    // Another thread ends it without a graph, a relaxed one with it.
     CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal));
     std::thread([&] { EXPECT(cudaStreamEndCapture(blocking, &graph) == cudaErrorStreamCaptureWrongThread); }).join();
-    CHECK(cudaStreamEndCapture(blocking, &graph));
+    EXPECT(status(blocking) == cudaStreamCaptureStatusNone);
+    EXPECT(refused(cudaStreamEndCapture(blocking, &graph), cudaErrorIllegalState));
+    CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed));
+    std::thread([&] { CHECK(cudaStreamEndCapture(blocking, &graph)); }).join();
     CHECK(cudaGraphDestroy(graph));
     EXPECT(refused(cudaGraphDestroy(graph), cudaErrorInvalidValue));
     // A stream that is destroyed meanwhile takes its capture along: calls that it forbade are allowed.

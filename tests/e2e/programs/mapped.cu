@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -180,11 +181,38 @@ static void the_rest() {
     EXPECT(can == 1);
 }
 
+// Where the driver places memory and this process has something else, another place is found.
+static void elsewhere() {
+    std::vector<std::pair<void *, size_t>> ours;
+    for (int round = 0; round < 4; round++) {
+        const size_t n = 1 << 16;
+        int *first = host(n, cudaHostAllocMapped), *seen;
+        CHECK(cudaFreeHost(first));
+        void *there = mmap(first, n * 4, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (there == MAP_FAILED) continue; // the addresses are kept for this
+        std::memset(there, 7, n * 4);
+        ours.push_back({there, n * 4});
+        int *v = host(n, cudaHostAllocMapped);
+        EXPECT(v != first);
+        CHECK(cudaHostGetDevicePointer(&seen, v, 0));
+        add<<<8, 128>>>(seen, n, 1);
+        synchronize();
+        for (size_t i = 0; i < n; i++) EXPECT(v[i] == 1);
+        CHECK(cudaFreeHost(v));
+    }
+    for (auto &[memory, size] : ours) {
+        for (size_t i = 0; i < size; i++) EXPECT(((char *)memory)[i] == 7);
+        munmap(memory, size);
+    }
+}
+
 int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"asked_for", asked_for}, {"by_a_parameter", by_a_parameter}, {"released", released}, {"served", served}, {"by_a_host_function", by_a_host_function}, {"the_rest", the_rest}};
+    } cases[] = {{"asked_for", asked_for}, {"by_a_parameter", by_a_parameter},         {"released", released},
+                 {"served", served},       {"by_a_host_function", by_a_host_function}, {"the_rest", the_rest},
+                 {"elsewhere", elsewhere}};
     only_allocated = argc == 3;
     CHECK(cudaFree(0));
     for (auto &c : cases)

@@ -228,15 +228,16 @@ static void refusals() {
     p.type = CU_MEM_ALLOCATION_TYPE_INVALID;
     EXPECT(create(&h, unit, &p, 0) == INVALID);
     p = on(0);
+    const bool ours = !std::getenv("CHECK_GO_ON"); // a driver may have memory of the host, handles for a fabric, and compression
     p.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-    EXPECT(create(&h, unit, &p, 0) == UNSUPPORTED);
+    EXPECT(!ours || create(&h, unit, &p, 0) == UNSUPPORTED);
     p = on(0);
     p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
-    EXPECT(create(&h, unit, &p, 0) == UNSUPPORTED);
+    EXPECT(!ours || create(&h, unit, &p, 0) == UNSUPPORTED);
     p = on(0);
     p.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC; // a hint
     EXPECT(create(&h, unit, &p, 0) == 0 && properties(&p, h) == 0);
-    EXPECT(p.allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE && p.location.id == 0 && p.type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    EXPECT((!ours || p.allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE) && p.location.id == 0 && p.type == CU_MEM_ALLOCATION_TYPE_PINNED);
     EXPECT(properties(nullptr, h) == INVALID && properties(&p, h + 1) == INVALID && properties(&p, 0) == INVALID);
     int fd = -1;
     EXPECT(export_handle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == INVALID); // not asked for at cuMemCreate

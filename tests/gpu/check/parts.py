@@ -104,7 +104,7 @@ MANAGED = (
     "in_turn", "neighbours", "nested", "copies", "system_calls", "host_functions", "signals", "threads", "provisional", "hints", "graphs",
     "variables", "refusals",
 )  # fmt: skip
-MAPPED = ("asked_for", "by_a_parameter", "released", "served", "by_a_host_function", "the_rest")
+MAPPED = ("asked_for", "by_a_parameter", "released", "served", "by_a_host_function", "the_rest", "elsewhere")
 CUDA_PROGRAMS: dict[str, list[str]] = {
     "vector_add": [], "copies": [], "threads": [], "host_functions": [], "limits": [], "prints": [], "memory_operations": ["meaning"], "arrays": [],
     "graphs": [], "graph_memory": [], "references": [], "virtual_memory": [], "pinned": [], "once": [],

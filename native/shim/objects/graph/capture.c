@@ -334,14 +334,13 @@ CUresult impl_cuStreamEndCapture(CUstream stream, CUgraph *out) {
     pthread_mutex_lock(&graph_lock);
     struct capture *c = capture_of(s);
     bool here = c && pthread_equal(c->thread, pthread_self());
-    if (!c)
+    if (!c) {
         rc = CUDA_ERROR_ILLEGAL_STATE;
-    else if (c->origin != s)
+    } else if (c->origin != s) {
         rc = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-    else if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !here)
-        rc = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    if (!rc) {
-        rc = broken(c);
+        c->broken = true;
+    } else { /* the capture is over, whatever comes */
+        rc = c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !here ? (int)CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD : broken(c);
         if (!rc && !joined(c)) rc = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         *out = rc ? NULL : (CUgraph)c->graph;
         if (rc && c->own_graph) graph_free(c->graph);

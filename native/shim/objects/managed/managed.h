@@ -41,8 +41,10 @@ size_t managed_pointers(bool (*wanted)(uint64_t), uint64_t *out, size_t room);
 void managed_waited(void);
 /* The host begins to use a module's variable, whose pages nothing else is in. 0 or a CUresult. */
 int managed_variable(struct shim_context *c, uint64_t address, uint64_t size);
-/* Host memory that kernels may use from now on: pages at `address` whose device memory is there already; `shared`: they are mapped, and hold what the host has written. 0 or a CUresult. */
-int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size, bool shared);
+/* Host memory that kernels may use from now on: shared pages at `address` that hold what the host has written, and whose device memory is there already. 0 or a CUresult. */
+int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size);
+/* New host memory that kernels may use, zeros, at addresses that the server's driver and this process both have free. 0 or a CUresult. */
+int managed_host_allocate(struct shim_context *c, uint64_t size, uint64_t *out);
 /* The allocation or variable at `base` is about to be freed. */
 void managed_forget(uint64_t base);
 

@@ -59,16 +59,18 @@ int managed_variable(struct shim_context *c, uint64_t address, uint64_t size) {
     return rc ? rc : make(c, low, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_STALE, false);
 }
 
-int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size, bool shared) {
-    int rc = need_pages(c);
-    if (!rc) rc = make(c, address, address, size, CU_MEM_ATTACH_GLOBAL, shared ? BLOCK_DIRTY : BLOCK_CLEAN, shared);
-    if (!rc && !shared) rc = fill(c, address, size);
-    if (rc) return rc;
+static void note_mapped(uint64_t address) {
     pthread_mutex_lock(&region_lock);
     struct region *r = region_find(address);
     if (r) r->mapped = true;
     pthread_mutex_unlock(&region_lock);
-    return 0;
+}
+
+int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size) {
+    int rc = need_pages(c);
+    if (!rc) rc = make(c, address, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_DIRTY, true);
+    if (!rc) note_mapped(address);
+    return rc;
 }
 
 /* Tries to have addresses that both the server's driver and this process have free. */
@@ -96,6 +98,13 @@ static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdevic
         break;
     }
     while (n) memory_release(taken[--n]);
+    return rc;
+}
+
+int managed_host_allocate(struct shim_context *c, uint64_t size, uint64_t *out) {
+    CUdeviceptr made;
+    int rc = allocate(c, size, CU_MEM_ATTACH_GLOBAL, &made);
+    if (!rc) note_mapped(*out = made);
     return rc;
 }
 

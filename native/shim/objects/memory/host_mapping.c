@@ -15,12 +15,11 @@ static int add(const struct range *host, uint64_t base) {
 }
 
 int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, uint64_t *out) {
-    CUdeviceptr base;
-    int rc = memory_allocate_pages(c, size, &base);
-    if (rc) return rc;
-    rc = managed_host_memory(c, base, size, false);
+    uint64_t base;
+    int rc = managed_host_allocate(c, size, &base);
     struct range host;
-    if (!rc && range_find_device(base, &host)) {
+    if (rc) return rc;
+    if (range_find_device(base, &host)) {
         range_set_mapped(base, flags);
         host.kind = RANGE_HOST;
         host.flags = flags;
@@ -47,7 +46,7 @@ int host_map(const struct range *r) {
         session_loans_wait(base, base + r->size);
         session_memory_take_back((void *)(uintptr_t)base); /* others take their place */
         rc = memory_back(r->context, base, host_chunks(r->context, r->size));
-        if (!rc && (rc = managed_host_memory(r->context, base, r->size, true))) memory_unback(r->context, base, host_chunks(r->context, r->size));
+        if (!rc && (rc = managed_host_memory(r->context, base, r->size))) memory_unback(r->context, base, host_chunks(r->context, r->size));
         if (!rc) rc = add(r, base);
         if (!rc) range_set_mapped(base, r->flags);
     }
