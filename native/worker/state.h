@@ -382,11 +382,11 @@ void worker_ahead_retract(struct worker *w);
 struct worker_aside *worker_aside_take(struct worker *w);
 bool worker_aside_put(struct worker *w, const struct gv_record *record, bool front);
 
-/* ---- host functions (do_host_func.c) -------------------------------------------------------------------------------------- */
+/* ---- host functions (host/do_host_func.c) -------------------------------------------------------------------------------------- */
 
-/* Something comes behind the stream's last host function that may not begin before the function has returned. Executor. */
+/* host/host_gate.c: something comes behind the stream's last host function that may not begin before the function has returned. Executor. */
 void worker_host_gate(struct worker *w, const struct gv_record *record, struct worker_stream *s);
-/* The stream needs no gate any more. */
+/* host/host_gate.c: the stream needs no gate any more. */
 void worker_host_forget(struct worker_stream *s);
 /* The session is over: nobody answers any more. */
 void worker_host_end(struct worker *w);

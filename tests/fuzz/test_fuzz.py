@@ -53,7 +53,7 @@ NOT_HANDLERS = {"bulk", "bulk_copy_in", "executor", "key_exchange", "memory_usag
 def build_handlers(folder: Path, generated: Path) -> Path:
     worker = ROOT / "native/worker"
     sources = [HERE / "handlers.c", *(p for p in sorted(worker.glob("*.c")) if p.stem not in NOT_HANDLERS)]
-    sources += [worker / "sharing" / "exports.c", *sorted((ROOT / "native/wire").glob("*.c"))]
+    sources += [worker / "sharing" / "exports.c", *sorted((worker / "host").glob("*.c")), *sorted((ROOT / "native/wire").glob("*.c"))]
     sources += [c_build.generated() / f"{name}.c" for name in ("gv_commands", "gv_dispatch", "gv_objects")]
     include = [f"-I{folder}" for folder in (generated, c_build.generated(), ROOT / "native/wire", worker)]
     return c_build.program(folder / "handlers", sources, variant="address", flags=include)

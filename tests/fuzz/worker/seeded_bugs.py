@@ -83,7 +83,7 @@ BUGS = [
     ),
     Bug(
         "a host function that was answered keeps its tag",
-        "do_host_func.c",
+        "host/do_host_func.c",
         "handles_take(&w->host_calls, tag)",
         "handles_get(&w->host_calls, tag)",
         "heap-use-after-free|double-free",

@@ -132,6 +132,6 @@ def test_coverage(tmp_path: Path) -> None:
     assert nothing_found(fuzz(fuzzer, tmp_path, "--seed", "7", "--runs", "200", "--corpus", str(CORPUS), "run", patience=1500)) == 200
     reached = lines_reached(tmp_path)
     print("\n".join(f"{share:4.0%} {name}" for name, share in sorted(reached.items())))
-    handlers = {p.name for p in (NATIVE / "worker").glob("do_*.c")}
+    handlers = {p.name for p in (NATIVE / "worker").rglob("do_*.c")}
     assert handlers == FLOORS.keys(), "a do_*.c without a floor, or a floor without its file"
     assert not {name: reached[name] for name, floor in FLOORS.items() if reached[name] < floor}

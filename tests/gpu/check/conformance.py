@@ -16,7 +16,8 @@ from report import MISSING, NOT_RUN, OK, STOPPED, TOLD, WRONG, Row
 PROGRAMS = ROOT / "tests" / "conformance" / "programs"
 RUNTIME = ROOT / "tests" / "conformance" / "runtime"
 FLAGS = ("-std=c++17", "-O1", "-pthread")
-CASES_LIMIT = 30.0  # seconds for the cases of one program; that much more for every four that run beside it, since contexts are made one after the other
+# Seconds for the cases of one program; that much more for every four programs beside it: contexts are made one after the other.
+CASES_LIMIT = 30.0
 ALONE = {
     "contexts",
     "graph_memory",

@@ -236,7 +236,7 @@ static void send_later(void *stream, int status, void *arg) {
 }
 
 /* Late functions have a thread of their own: one does not begin before the program's that are queued before it have returned only if the stream stops behind
- * those, which it does for any command but another function (native/worker/do_host_func.c). */
+ * those, which it does for any command but another function (native/worker/host/host_gate.c). */
 static uint64_t post_late_function(struct shim_stream *s, uint64_t tag) {
     if (!post_fence(stream_ctx(s), 0, &(struct gv_cmd_fence){.stream = stream_id(s)})) return 0;
     uint64_t seq = post_host_func(stream_ctx(s), 0, &(struct gv_cmd_host_func){.stream = stream_id(s), .tag = tag});

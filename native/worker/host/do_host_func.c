@@ -1,25 +1,9 @@
-/* Host functions: the client runs one when its stream has come to it, and what is queued behind it waits in a gate until then.
- *
- * The gate is queued only when something comes behind the function that may not begin before it has returned: functions of a stream that follow each
- * other, with nothing but waits for events between them, are run in their order by the client in any case, and the stream need not stand still for the
- * client's answer to each. A stream that is ordered with the legacy stream has its gate at once, because work of other streams is behind it too. */
+/* Host functions: the client runs one when its stream has come to it, and what is queued behind it waits in a gate until then (host_gate.c). */
 #include <stdlib.h>
 
-#include "state.h"
+#include "host_call.h"
 
 #define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING */
-
-struct host_call {
-    struct worker *w;
-    struct worker_stream *stream; /* until its mark has been called */
-    uint64_t tag, seq;
-    bool done;            /* the client has run it; under the worker's lock */
-    _Atomic unsigned use; /* by its mark, by the client's answer, by the stream until its gate is queued, by the gate */
-};
-
-static void release(struct host_call *h) {
-    if (atomic_fetch_sub(&h->use, 1) == 1) free(h);
-}
 
 static void tell(struct host_call *h, int status) {
     struct worker *w = h->w;
@@ -36,7 +20,7 @@ static void due(struct host_call *h, int status) {
     if (!atomic_load(&h->w->stopping)) tell(h, status);
     worker_stream_drop(h->stream);
     h->stream = NULL;
-    release(h);
+    host_call_release(h);
 }
 
 static void reached(void *arg, int status) {
@@ -45,36 +29,6 @@ static void reached(void *arg, int status) {
     worker_order_cover(h->w, h->stream);
     worker_tell_now(h->w, h->stream, status);
     due(h, status);
-}
-
-static bool is_done(struct host_call *h) {
-    pthread_mutex_lock(&h->w->lock);
-    bool done = h->done;
-    pthread_mutex_unlock(&h->w->lock);
-    return done;
-}
-
-static void await_function(void *arg) {
-    struct host_call *h = arg;
-    pthread_mutex_lock(&h->w->lock);
-    while (!h->done && !atomic_load(&h->w->stopping)) pthread_cond_wait(&h->w->changed, &h->w->lock);
-    pthread_mutex_unlock(&h->w->lock);
-    release(h);
-}
-
-void worker_host_gate(struct worker *w, const struct gv_record *record, struct worker_stream *s) {
-    struct host_call *h = s->function;
-    if (!h) return;
-    s->function = NULL;
-    int status = 0;
-    if (!is_done(h) && !(status = w->ops->gate(s->stream, await_function, h))) return; /* the gate has the stream's use of it */
-    release(h);
-    if (status) worker_failed(w, record, status, "the stream cannot wait for the host function before it");
-}
-
-void worker_host_forget(struct worker_stream *s) {
-    if (s->function) release(s->function);
-    s->function = NULL;
 }
 
 int worker_do_host_func(struct worker *w, const struct gv_record *record, const struct gv_cmd_host_func *c, struct worker_stream *stream) {
@@ -97,7 +51,7 @@ int worker_do_host_func(struct worker *w, const struct gv_record *record, const 
         worker_host_forget(stream);
         worker_failed(w, record, status, "the host function could not be queued in its stream");
         due(h, status);
-    } else if (!(stream->flags & NON_BLOCKING)) {
+    } else if (!(stream->flags & NON_BLOCKING)) { /* work of other streams is behind it too */
         worker_host_gate(w, record, stream);
     }
     return 0;
@@ -126,7 +80,7 @@ bool worker_host_done(struct worker *w, uint64_t tag) {
     }
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    if (h) release(h);
+    if (h) host_call_release(h);
     return h != NULL;
 }
 
@@ -136,6 +90,6 @@ int worker_do_host_done(struct worker *w, const struct gv_record *record, const 
 }
 
 void worker_host_end(struct worker *w) {
-    for (struct host_call *h; (h = handles_pop(&w->host_calls));) release(h);
+    for (struct host_call *h; (h = handles_pop(&w->host_calls));) host_call_release(h);
     handles_free(&w->host_calls);
 }
