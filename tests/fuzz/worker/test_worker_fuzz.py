@@ -95,6 +95,7 @@ def test_the_seeded_bugs_fit_the_worker() -> None:
 def faulty(bug: Bug, folder: Path, programs: Path) -> Fuzzer:
     source = NATIVE / "worker" / bug.file
     copy = folder / bug.file
+    copy.parent.mkdir(exist_ok=True)
     copy.write_text(with_bug(bug))
     return build(programs, instead={source: copy}, name=f"fuzzer-{BUGS.index(bug)}")
 
