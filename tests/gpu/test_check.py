@@ -96,3 +96,37 @@ except machine.Missing as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "lacks nonsense-package" in done.stdout and "gpu-wheels" in done.stdout, done.stderr
     assert "json" not in done.stdout
+
+
+ADDS = """#include <cstdio>
+__global__ void add(int *v) { v[threadIdx.x] += threadIdx.x; }
+int main() {
+    int *v, wrong = 0, got[32] = {};
+    if (cudaMalloc(&v, sizeof got) || cudaMemcpy(v, got, sizeof got, cudaMemcpyHostToDevice)) return 1;
+    add<<<1, 32>>>(v);
+    if (cudaMemcpy(got, v, sizeof got, cudaMemcpyDeviceToHost)) return 1;
+    for (int i = 0; i < 32; i++) wrong += got[i] != i;
+    std::printf("%s\\n", wrong ? "FAILED" : "PASSED");
+    return wrong != 0;
+}
+"""
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("fault", ["", "launches"])
+def test_programs_of_others(tmp_path: Path, fault: str) -> None:
+    """Those of a checkout, natively and with ours; what does not pass natively is not asked of ours."""
+    folder = tmp_path / "checkout" / "test"
+    folder.mkdir(parents=True)
+    for name, text in {"adds": ADDS, "is_wrong": "int main() { return 1; }", "no_program": "int main() { return no; }"}.items():
+        (folder / f"{name}.cu").write_text(text)
+    options = ["--checkout", str(folder.parent), *([f"--test-fault={fault}"] if fault else []), "outside"]
+    done, report = run_check(tmp_path / "check.json", *options, BACKEND="chained")
+    rows = {(row["name"], row["link"]): row for row in named(report, "outside")}
+    assert done.returncode == bool(fault), done.stdout + done.stderr
+    assert rows["checkout", "native"]["figures"] == {"compiled": 2, "run": 2, "passed": 1, "wrong": 1} and ("is_wrong", "native") in rows
+    assert ("is_wrong", "shm") not in rows
+    if fault:
+        assert rows["adds", "shm"]["result"] == "WRONG" and "FAILED" in rows["adds", "shm"]["detail"]
+    else:
+        assert rows["checkout", "shm"]["figures"] == {"run": 1, "passed": 1}

@@ -84,7 +84,7 @@ def run_samples(checkout: Path, **options: Any) -> None:
     """NVIDIA's CUDA samples (github NVIDIA/cuda-samples)."""
     kept, here = Results("samples", options["resume"], options["again"]), checkout.absolute()
     with place(options["work"].absolute(), options["link"], options["gpus"], options["timeout"]) as where:
-        known = samples.prepare(here, where, toolkit.lay_out(where.work))
+        known = samples.prepare(here, where.work, where, toolkit.lay_out(where.work))
         found = {sample.name: sample for sample in samples.find(here)}
         names = [name for name in samples.select(found, options["only"]) if name not in kept]
         each(names, tell(kept, lambda name: known.row(found[name])), options["jobs"])

@@ -33,7 +33,7 @@ def row(name: str, source: Path, place: Place, toolkit: Toolkit, given: Mapping[
     folder = place.work / "rival"
     folder.mkdir(parents=True, exist_ok=True)
     built = folder / name
-    if (not built.exists() or built.stat().st_mtime < source.stat().st_mtime) and (error := _compile(source, built, toolkit)):
+    if (not built.exists() or built.stat().st_mtime < source.stat().st_mtime) and (error := compile_program(source, built, toolkit)):
         return Row(name, results.UNBUILT, error)
     environment = {"LD_LIBRARY_PATH": str(toolkit.libraries), **(given or {})}
     end = place.run([built], source.parent, environment)
@@ -41,7 +41,8 @@ def row(name: str, source: Path, place: Place, toolkit: Toolkit, given: Mapping[
     return Row(name, verdict, cause, round(end.seconds, 2))
 
 
-def _compile(source: Path, built: Path, toolkit: Toolkit) -> str:
+def compile_program(source: Path, built: Path, toolkit: Toolkit) -> str:
+    """Returns what was wrong, "" for nothing."""
     libraries = ["-lcuda"]
     text = source.read_text(errors="replace")
     libraries += [f"-l{name}" for name in ("cublas", "cudnn") if name in text.lower()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -26,7 +27,7 @@ EVERYWHERE = ("CUDAToolkit", "Threads", "OpenMP")
 DISPLAYS = frozenset(("EGL", "X11", "Vulkan"))  # a sample that is built with one of these opens a window, or shares images with what does
 BUILD_LIMIT_S = 1200.0
 BUILDING = threading.Lock()  # a build folder is one ninja's at a time
-# Libraries that no wheel has: a sample that links one does not compile, and says which, where CMake would refuse all samples.
+# Libraries that a toolkit does not have: a sample that links one does not compile, and says which, where CMake would refuse all samples.
 PROJECT = """\
 cmake_minimum_required(VERSION 3.20)
 project(outside LANGUAGES C CXX CUDA)
@@ -34,7 +35,9 @@ find_package(CUDAToolkit REQUIRED)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_STANDARD 17)
 set(CMAKE_CUDA_STANDARD 17)
-foreach(library cufft_static cufft_static_nocallback cublas_static curand_static cusolver_static cusparse_static nvjpeg_static nvml cupti)
+foreach(library cufft cublas cublasLt curand cusolver cusparse nvrtc nvJitLink nvjpeg nvml cupti
+                nppc nppial nppicc nppidei nppif nppig nppim nppist nppisu nppitc npps
+                cufft_static cufft_static_nocallback cublas_static curand_static cusolver_static cusparse_static nvjpeg_static)
   if(NOT TARGET CUDA::${{library}})
     add_library(CUDA::${{library}} INTERFACE IMPORTED GLOBAL)
     set_target_properties(CUDA::${{library}} PROPERTIES INTERFACE_LINK_LIBRARIES "-l${{library}}")
@@ -77,6 +80,7 @@ def configure(checkout: Path, work: Path, toolkit: Toolkit) -> Path:
     tools = Path(sys.executable).parent
     line = [_tool(tools, "cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool(tools, 'ninja')}", "-S", str(source), "-B", str(build)]
     line += [f"-DCMAKE_CUDA_COMPILER={toolkit.nvcc}", f"-DCUDAToolkit_ROOT={toolkit.root}", "-DCMAKE_BUILD_TYPE=Release"]
+    line += ["-DNVJITLINK_LIB=-lnvJitLink", "-DNVVM_LIB=-lnvvm"]  # CMake would refuse all samples where one of these is not found
     done = subprocess.run(line, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
     if done.returncode != 0:
         (build / "build.ninja").unlink(missing_ok=True)
@@ -106,7 +110,7 @@ class Samples:
 
     checkout: Path
     build: Path
-    place: Place
+    place: Place | None
     toolkit: Toolkit
     built_by: frozenset[str]
     arguments: Mapping[str, Any]
@@ -124,12 +128,28 @@ class Samples:
         self._lay_beside(sample)
         seconds = 0.0
         for arguments in given:
+            assert self.place is not None
             end = self.place.run([self._executable(sample), *arguments], self._executable(sample).parent, self._environment())
             seconds += end.seconds
             verdict, cause = judge(end, WAIVED_EXIT)
             if verdict != results.PASSED:
                 return Row(sample.name, verdict, f"{' '.join(arguments)}: {cause}" if arguments else cause, round(seconds, 2))
         return Row(sample.name, results.PASSED, "", round(seconds, 2))
+
+    def build_all(self, samples: Sequence[Sample], jobs: int, limit: float) -> None:
+        """Builds what can be built within `limit` seconds; `executable` tells of each whether it was."""
+        line = [_tool(Path(sys.executable).parent, "ninja"), "-C", str(self.build), "-k", "0", "-j", str(jobs), *(sample.name for sample in samples)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(line, capture_output=True, timeout=limit, check=False)
+
+    def commands(self, sample: Sample) -> list[list[str]]:
+        """The command lines of a sample that has been built, for its folder and environment; none where it was not, or is not to be run by itself."""
+        given = runs(self.arguments, sample.name)
+        if given is None or sample.name not in self.built_by or DISPLAYS & set(self._needs(sample)) or not self._executable(sample).exists():
+            return []
+        self._lay_beside(sample)
+        place = ["env", "-C", str(self._executable(sample).parent), *(f"{name}={value}" for name, value in self._environment().items())]
+        return [[*place, str(self._executable(sample)), *arguments] for arguments in given]
 
     def _needs(self, sample: Sample) -> list[str]:
         text = (self.checkout / sample.folder / "CMakeLists.txt").read_text(errors="replace")
@@ -172,8 +192,9 @@ def select(names: Iterable[str], only: Sequence[str]) -> Iterator[str]:
     return (name for name in names if not only or any(fnmatch(name, pattern) for pattern in only))
 
 
-def prepare(checkout: Path, place: Place, toolkit: Toolkit) -> Samples:
-    build = configure(checkout, place.work, toolkit)
+def prepare(checkout: Path, work: Path, place: Place | None, toolkit: Toolkit) -> Samples:
+    """place: where `row` runs programs."""
+    build = configure(checkout, work, toolkit)
     file = checkout / "test_args.json"
     arguments = json.loads(file.read_text()) if file.exists() else {}
     return Samples(checkout, build, place, toolkit, frozenset(targets(build)), arguments)

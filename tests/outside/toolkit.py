@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuvirt import paths
 
-# The options that choose an architecture are the caller's for real GPUs. A software GPU needs PTX, and making machine code takes longer.
+# The options that choose an architecture are the caller's for all GPUs. A software GPU needs PTX, and making machine code takes longer.
 NVCC = """\
 #!/bin/sh
 next=
@@ -23,12 +24,16 @@ for given; do
     esac
     set -- "$@" "$given"
 done
-exec "${0%/*}/nvcc.real" -gencode arch=compute_90,code=compute_90 -Wno-deprecated-gpu-targets "$@"
+exec "${0%/*}/nvcc.real" -gencode arch=compute_@ARCHITECTURE@,code=@CODE@ -Wno-deprecated-gpu-targets "$@"
 """
 
 
 class ToolkitError(Exception):
     """The wheels are not installed; the text names a remedy."""
+
+
+def nvcc_for(architecture: str, code: str) -> str:
+    return NVCC.replace("@ARCHITECTURE@", architecture).replace("@CODE@", code)
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def lay_out(work: Path, wheels: Path | None = None) -> Toolkit:
         else:
             (root / "bin" / tool.name).symlink_to(tool)
     nvcc = root / "bin" / "nvcc"
-    nvcc.write_text(NVCC)
+    nvcc.write_text(nvcc_for("90", "compute_90"))
     nvcc.chmod(0o755)
     for library in (wheels / "lib").iterdir():
         (root / "lib64" / library.name).symlink_to(library)
@@ -95,3 +100,44 @@ def lay_out(work: Path, wheels: Path | None = None) -> Toolkit:
         (root / folder / "libcuda.so").symlink_to(paths.library("libcuda.so.1"))
     made.write_text(made_of)
     return Toolkit(root)
+
+
+COPIED = {"nvcc": "nvcc.real", "nvcc.profile": "nvcc.profile"}  # they find their toolkit beside themselves
+
+
+def merge(work: Path, folders: Sequence[Path], architecture: str, code: str) -> Toolkit:
+    """Links to the files of an installed toolkit, the first folder, and of libraries that lie elsewhere, the others.
+
+    nvcc makes `code`, such as sm_90, for an architecture, such as 90.
+    """
+    root, base = work / "toolkit", folders[0].resolve()
+    shutil.rmtree(root, ignore_errors=True)
+    for name in ("bin", "include", "lib64/stubs"):
+        (root / name).mkdir(parents=True)
+    (root / "lib").symlink_to("lib64")
+    for name in ("nvvm", "targets"):
+        (root / name).symlink_to(base / name)
+    for tool in (base / "bin").iterdir():
+        if tool.name in COPIED:
+            shutil.copy2(tool, root / "bin" / COPIED[tool.name])
+        else:
+            (root / "bin" / tool.name).symlink_to(tool)
+    nvcc = root / "bin" / "nvcc"
+    nvcc.write_text(nvcc_for(architecture, code))
+    nvcc.chmod(0o755)
+    for folder in (base, *folders[1:]):
+        for header in (folder / "include").glob("*"):
+            _link(root / "include" / header.name, header)
+        for library in (*(folder / "lib64").glob("*"), *(folder / "lib").glob("*")):
+            _link(root / "lib64" / library.name, library)
+            if ".so." in library.name:
+                _link(root / "lib64" / (library.name.partition(".so.")[0] + ".so"), library)
+    for name in ("lib64", "lib64/stubs"):
+        _link(root / name / "libcuda.so", paths.library("libcuda.so.1"))
+    return Toolkit(root)
+
+
+def _link(at: Path, to: Path) -> None:
+    """Where nothing is yet."""
+    if not os.path.lexists(at):
+        at.symlink_to(to)

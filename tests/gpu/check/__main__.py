@@ -17,12 +17,13 @@ import machine as machines
 from conformance import conformance
 from frameworks import frameworks
 from machine import Machine, Missing
+from outside import outside
 from parts import PARTS, Check, start
 from report import NOT_RUN, WRONG, Report, Row
 from runs import Runs
 from sharing import sharing
 
-ALL = {**PARTS, "conformance": conformance, "sharing": sharing, "frameworks": frameworks}
+ALL = {**PARTS, "conformance": conformance, "sharing": sharing, "frameworks": frameworks, "outside": outside}
 
 
 def main() -> int:
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave logs, programs and what failing runs said in this folder")
     parser.add_argument("--links", default="", help="only these, by commas, as native,shm,delay(rtt=1ms,tcp) (default: all that a part knows)")
     parser.add_argument("--only", default="", metavar="WORDS", help="only what has one of these in its name, by commas: --only graphs,virtual_memory")
+    parser.add_argument("--checkout", type=Path, metavar="FOLDER", help="of NVIDIA's CUDA samples, or of lupine: for the part outside")
     parser.add_argument("--box", choices=("auto", "off"), default="auto", help="as of gpuvirt serve (default %(default)s)")
     parser.add_argument("--test-fault", choices=["launches"], help="workers with a deliberate fault (tests/fault): the check must fail; chained only")
     parser.add_argument("parts", nargs="*", choices=[*ALL, []], metavar="PART", help=f"of {', '.join(ALL)}; default: all")
@@ -59,8 +61,8 @@ def main() -> int:
     print(*(f"  {name}: {value}" for name, value in found.words().items()), sep="\n", flush=True)
     try:
         with Runs(found, options.test_fault, options.keep, options.box) as runs:
-            only = tuple(filter(None, options.only.split(",")))
-            check = Check(found, runs, report, options.small, options.jobs, tuple(re.findall(r"[^,(]+(?:\([^)]*\))?", options.links)), only)
+            only, links = tuple(filter(None, options.only.split(","))), tuple(re.findall(r"[^,(]+(?:\([^)]*\))?", options.links))
+            check = Check(found, runs, report, options.small, options.jobs, links, only, options.checkout)
             report.add(*start(check))
             for name in wanted:
                 if report.left() < 5:

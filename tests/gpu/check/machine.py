@@ -53,6 +53,21 @@ def driver() -> str | None:
     return done.stdout.strip() + (f", driver {version.group(1)}" if version else "")
 
 
+def capability() -> str:
+    """The first device's compute capability, as "90". "": there is none."""
+    code = (
+        "import ctypes\n"
+        f"for p in {DRIVER_PLACES!r}:\n"
+        "    try: d = ctypes.CDLL(p + 'libcuda.so.1'); break\n"
+        "    except OSError: pass\n"
+        "v = [ctypes.c_int(), ctypes.c_int()]\n"
+        "bad = d.cuInit(0) or any(d.cuDeviceGetAttribute(ctypes.byref(n), a, 0) for n, a in zip(v, (75, 76)))\n"
+        "if not bad: print(v[0].value * 10 + v[1].value)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean_environment(), timeout=120, check=False)
+    return done.stdout.strip()
+
+
 def clean_environment(**more: str) -> dict[str, str]:
     """This process's environment without anything of gpuvirt's but the folder of its libraries."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUVIRT_") or k == "GPUVIRT_LIB_DIR"}

@@ -33,6 +33,7 @@ class Check:
         jobs: programs at the same time, where nothing is measured.
         links: those alone that are to be used; empty: all.
         only: programs, conformance programs and frameworks with one of these words in their names; empty: all.
+        checkout: of others' programs.
     """
 
     machine: Machine
@@ -42,6 +43,7 @@ class Check:
     jobs: int = 1
     links: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    checkout: Path | None = None
 
     def of(self, links: Iterable[str]) -> list[str]:
         """Those of the links that are to be used."""
