@@ -122,6 +122,26 @@ def test_only_verbs_without_a_device(tmp_path: Path) -> None:
         start_server(tmp_path, "--backend", "soft", "--link", "verbs", env=clean_environment(GPUVIRT_SYSFS=str(tmp_path))).stop()
 
 
+def test_ports_of_one_network_meet(build: Callable[..., Path], devices: dict[str, str], tmp_path: Path) -> None:
+    """Two networks, and hosts that list their ports in another order: rails of both carry payloads, one alone where the other has no peer."""
+    mine = devices | {"SOFTVERBS_FABRIC": str(tmp_path / "fabric")}
+    fabric = Fabric(tmp_path / "fabric")
+    for rail in (1, 3):
+        fabric.rail(rail).set(network=1)
+    server = start_server(tmp_path, *TWO, "--link", "verbs,tcp", env=clean_environment(**mine | {"SOFTVERBS_DEVICES": "3,0"}))
+    try:
+        for listed, carry, idle in (("0,1", (0, 1, 3), (2,)), ("2,0", (0, 2), (1, 3))):
+            before = [fabric.rail(rail).bytes for rail in range(4)]
+            assert_right(run_program(server, [build("copies")], "--link", "verbs", **mine | {"SOFTVERBS_DEVICES": listed}))
+            more = [fabric.rail(rail).bytes - then for rail, then in enumerate(before)]
+            assert all(more[rail] > 10000 for rail in carry) and not any(more[rail] for rail in idle), (listed, more)
+        fabric.rail(0).set(network=1)
+        done = run_program(server, [build("copies")], "--link", "verbs", **mine | {"SOFTVERBS_DEVICES": "2,"})
+        assert done.returncode and "none of this host's RDMA ports meets one of the server's" in done.stderr, done.stderr
+    finally:
+        server.stop()
+
+
 def test_a_session_moves(near: Server, build: Callable[..., Path], devices: dict[str, str], tmp_path: Path) -> None:
     over = tmp_path / "over"
     with running(near, [build("moved"), over], "--link", "verbs", **devices) as process:

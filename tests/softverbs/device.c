@@ -9,10 +9,21 @@
 
 static struct ibv_device devices[SV_RAILS];
 
-struct ibv_device **ibv_get_device_list(int *num_devices) {
+/* SOFTVERBS_DEVICES: how many, the first ones; or, with commas, which and in what order. */
+static unsigned listed(unsigned which[SV_RAILS]) {
     const char *asked = getenv("SOFTVERBS_DEVICES");
-    unsigned count = asked ? (unsigned)strtoul(asked, NULL, 10) : 1;
-    if (count > SV_RAILS) count = SV_RAILS;
+    unsigned count = 0;
+    if (asked && strchr(asked, ',')) {
+        for (char *at = (char *)asked; *at && count < SV_RAILS; at += *at == ',') which[count++] = (unsigned)strtoul(at, &at, 10) % SV_RAILS;
+        return count;
+    }
+    unsigned most = asked ? (unsigned)strtoul(asked, NULL, 10) : 1;
+    for (; count < most && count < SV_RAILS; count++) which[count] = count;
+    return count;
+}
+
+struct ibv_device **ibv_get_device_list(int *num_devices) {
+    unsigned which[SV_RAILS], count = listed(which);
     struct ibv_device **list = count ? calloc(count + 1, sizeof *list) : NULL;
     if (num_devices) *num_devices = list ? (int)count : 0;
     if (!list) {
@@ -22,12 +33,12 @@ struct ibv_device **ibv_get_device_list(int *num_devices) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < count; i++) {
-        list[i] = &devices[i];
+        list[i] = &devices[which[i]];
         if (list[i]->name[0]) continue;
         list[i]->node_type = IBV_NODE_CA;
         list[i]->transport_type = IBV_TRANSPORT_IB;
-        snprintf(list[i]->name, sizeof list[i]->name, "softverbs%u", i);
-        snprintf(list[i]->dev_name, sizeof list[i]->dev_name, "uverbs%u", i);
+        snprintf(list[i]->name, sizeof list[i]->name, "softverbs%u", which[i]);
+        snprintf(list[i]->dev_name, sizeof list[i]->dev_name, "uverbs%u", which[i]);
     }
     pthread_mutex_unlock(&lock);
     return list;
@@ -38,7 +49,7 @@ const char *ibv_get_device_name(struct ibv_device *device) { return device->name
 int ibv_get_device_index(struct ibv_device *device);
 int ibv_get_device_index(struct ibv_device *device) { return (int)(device - devices); }
 
-uint64_t ibv_get_device_guid(struct ibv_device *device) { return sv_gid((unsigned)ibv_get_device_index(device)).global.interface_id; }
+uint64_t ibv_get_device_guid(struct ibv_device *device) { return sv_gid(NULL, (unsigned)ibv_get_device_index(device)).global.interface_id; }
 
 struct ibv_context *ibv_open_device(struct ibv_device *device) {
     struct sv_fabric *fabric = sv_fabric_map();
@@ -141,7 +152,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
         .pkey_tbl_len = 1,
         .max_vl_num = 1,
         .active_width = 2,
-        .active_speed = 32,
+        .active_speed = atomic_load(&sv_of(context)->rail->slow_port) ? 1 : 32,
         .phys_state = down ? 3 : 5,
         .link_layer = IBV_LINK_LAYER_ETHERNET,
     };
@@ -151,7 +162,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid) {
     if (port_num != 1 || index != 0) return errno = EINVAL, -1;
-    *gid = sv_gid(sv_of(context)->index);
+    *gid = sv_gid(sv_of(context)->fabric, sv_of(context)->index);
     return 0;
 }
 

@@ -62,6 +62,8 @@ struct sv_rail {
     _Atomic uint64_t arms; /* calls of ibv_req_notify_cq */
     _Atomic uint64_t notifications;
     _Atomic uint64_t rnr_count; /* for rnr_every */
+    _Atomic uint64_t network;   /* only rails of the same one reach each other; of 0 GIDs are link-local, of others global */
+    _Atomic uint64_t slow_port; /* 1: the port tells a tenth of the rate */
 };
 
 struct sv_station {

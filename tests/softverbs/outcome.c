@@ -87,9 +87,10 @@ struct sv_slot *sv_peer(struct sv_qp *qp) {
     struct sv_context *context = sv_of(qp->ibv.context);
     struct sv_slot *peer = sv_slot(context->fabric, qp->attr.dest_qp_num);
     uint32_t rail = atomic_load(&peer->rail);
-    union ibv_gid gid = sv_gid(rail);
+    union ibv_gid gid = sv_gid(context->fabric, rail);
     if (atomic_load(&peer->number) != qp->attr.dest_qp_num || atomic_load(&peer->peer) != qp->ibv.qp_num) return NULL;
     if (memcmp(&gid, &qp->attr.ah_attr.grh.dgid, sizeof gid) != 0) return NULL;
+    if (atomic_load(&context->rail->network) != atomic_load(&sv_rail(context->fabric, rail)->network)) return NULL;
     if (sv_rail_dead(context->rail) || sv_rail_dead(sv_rail(context->fabric, rail))) return NULL;
     uint32_t state = atomic_load(&peer->state);
     return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD ? peer : NULL;

@@ -163,7 +163,12 @@ static inline void sv_list_lock(struct sv_context *context) {
 }
 static inline void sv_list_unlock(struct sv_context *context) { pthread_mutex_unlock(&context->list); }
 /* A device's GUID is the end of its GID. */
-static inline union ibv_gid sv_gid(unsigned device) { return (union ibv_gid){.raw = {0xfe, 0x80, [8] = 's', 'o', 'f', 't', [15] = (uint8_t)device}}; }
+static inline union ibv_gid sv_gid(struct sv_fabric *fabric, unsigned device) {
+    uint8_t network = fabric ? (uint8_t)atomic_load(&sv_rail(fabric, device)->network) : 0;
+    union ibv_gid gid = {.raw = {0xfe, 0x80, [8] = 's', 'o', 'f', 't', [15] = (uint8_t)device}};
+    if (network) gid.raw[0] = 0xfd, gid.raw[7] = network;
+    return gid;
+}
 static inline uint64_t sv_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* --- memory.c --- */

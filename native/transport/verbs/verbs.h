@@ -166,6 +166,7 @@ struct verbs { /* NOLINT(clang-analyzer-optin.performance.Padding): sender's and
     struct gv_ring_control *bulk_out_control, *bulk_in_control;
     _Atomic uint32_t n_queues; /* of payloads; written under all the locks */
     struct verbs_queue bulk[GV_VERBS_RAILS_MAX];
+    uint8_t numbers[GV_VERBS_RAILS_MAX]; /* of their rails: places among the client's */
     _Alignas(128) struct gv_ring_writer bulk_tx;
     _Atomic uint32_t bulk_posting;     /* a spin lock: one at a time cuts slices */
     _Atomic uint64_t bulk_handed_over; /* written under bulk_posting */

@@ -428,7 +428,9 @@ static bool set_up(struct verbs *v, char why[GV_DEATH_TEXT]) {
     v->library = gv_verbs_library(why);
     v->n_rails = v->library ? gv_verbs_rails(v->rails, why) : 0;
     if (!v->n_rails) return false;
-    if (v->rails_wanted < v->n_rails) v->n_rails = v->rails_wanted;
+    if (v->client && !v->rails_wanted)
+        while (v->rails[v->n_rails - 1].slow) v->n_rails--; /* the fastest one is not */
+    if (v->rails_wanted && v->rails_wanted < v->n_rails) v->n_rails = v->rails_wanted;
     gv_verbs_memory_init(&v->memory, v->library, v->pd, v->n_rails);
     v->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     v->bulk_wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -476,7 +478,7 @@ static struct gv_link *new_end(const struct gv_endpoint *endpoint, bool client, 
     v->fd = endpoint->fd;
     v->client = client;
     v->wake_fd = v->bulk_wake_fd = v->kick_fd = -1;
-    v->rails_wanted = endpoint->spec && endpoint->spec->rails ? endpoint->spec->rails : GV_VERBS_RAILS_MAX;
+    v->rails_wanted = endpoint->spec ? endpoint->spec->rails : 0;
     v->connect_until = gv_now_ns() + CONNECT_NS;
     v->link.redial = redial;
     gv_part_queue_init(&v->parts, &v->link, gv_verbs_payload_put);

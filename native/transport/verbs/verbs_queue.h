@@ -82,10 +82,12 @@ struct verbs_peer_rail {
     uint8_t gid[16];
     uint16_t lid;
     uint8_t mtu;
-    uint8_t index; /* its number among its end's rails */
-    uint32_t key;  /* of the memory that is written to */
-    uint8_t reads; /* RDMA reads under way on a queue pair that it answers */
-    uint8_t zero[3];
+    uint8_t index;      /* its number among its end's rails */
+    uint32_t key;       /* of the memory that is written to */
+    uint8_t reads;      /* RDMA reads under way on a queue pair that it answers */
+    uint8_t link_layer; /* IBV_LINK_LAYER_* */
+    uint8_t number;     /* of the rail: its place among the client's */
+    uint8_t zero;
 };
 
 static inline uint32_t verbs_news(enum verbs_news kind, uint64_t position) {

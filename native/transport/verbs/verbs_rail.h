@@ -13,6 +13,10 @@ struct verbs_rail {
     uint8_t mtu;                 /* enum ibv_mtu */
     uint16_t lid;
     uint8_t reads_out, reads_in; /* RDMA reads under way on a queue pair that it allows: those of its own, of the peer's */
+    uint32_t rate;               /* Mb/s */
+    bool slow;                   /* less than half of the fastest one's rate */
+    int numa;                    /* the node that the device is attached to, -1: none is told */
+    int gids;                    /* in the port's table */
     int gid_index;
     union ibv_gid gid;
     char name[64]; /* of the device, for people */
@@ -20,8 +24,12 @@ struct verbs_rail {
 
 #define GV_GID_VARIABLE "GPUVIRT_GID_INDEX" /* which GID of each port, for whoever knows better */
 
-/* The ports that are active now, in the library's order; how many. 0: `why` says what is in the way. */
+/* The ports that are active now; how many. In the order in which gpuvirt/client/link_choice.py has them: slow ones last, those on the NUMA node of the first fastest
+ * one first, by their rates. 0: `why` says what is in the way. */
 uint32_t gv_verbs_rails(struct verbs_rail rails[GV_VERBS_RAILS_MAX], char why[GV_DEATH_TEXT]);
+/* The first of the rails, but of those in `taken` (bits), that is in the network of a peer's port, as far as GIDs show it: InfiniBand's subnet prefix; of RoCE the
+ * family of addresses, of which another GID of the rail's is chosen if need be. GV_VERBS_RAILS_MAX: none is. */
+uint32_t gv_verbs_rail_for(struct verbs_rail *rails, uint32_t n, uint32_t taken, uint8_t link_layer, const uint8_t gid[16]);
 /* Opens the devices, for a process that cannot once it is in its box. */
 void gv_verbs_prepare(void);
 

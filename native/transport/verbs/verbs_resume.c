@@ -71,9 +71,10 @@ static void set_up(struct verbs *v, struct verbs_queue *q, uint32_t rail, uint32
     q->pulled = &v->pulled;
 }
 
-/* A queue for payloads on a rail, and for records if it is the first. All locks held. */
-static bool open_on(struct verbs *v, uint32_t rail, char why[GV_DEATH_TEXT]) {
+/* A queue for payloads on a rail, and for records if it is the first. number: what client and worker both call it, its place among the client's. All locks held. */
+static bool open_on(struct verbs *v, uint32_t rail, uint32_t number, char why[GV_DEATH_TEXT]) {
     struct verbs_queue *q = &v->bulk[v->n_queues];
+    v->numbers[v->n_queues] = (uint8_t)number;
     set_up(v, q, rail, 1 + v->n_queues, v->bulk_channel[rail]);
     if (!gv_verbs_queue_open(q, why)) return false;
     if (!v->n_queues) {
@@ -88,29 +89,44 @@ static bool open_on(struct verbs *v, uint32_t rail, char why[GV_DEATH_TEXT]) {
     return true;
 }
 
-/* On the rails of these numbers, as far as that can be. A link that is dead opens none: whoever saw it die has closed them, or is about to (let_go, gv_verbs_pull),
- * and from then on no device may touch what was lent. All that a connection does with the queues afterwards finds under a lock whether they are still open. */
-static void open_queues(struct verbs *v, uint32_t rails, char why[GV_DEATH_TEXT]) {
-    lock_all(v);
-    for (uint32_t i = 0; i < v->n_rails && !gv_link_dead(&v->link); i++)
-        if (rails & 1u << i && !open_on(v, i, why)) v->left_out_until[i] = gv_now_ns() + VERBS_LEFT_OUT_NS;
-    unlock_all(v);
-}
-
-static uint32_t number_of(const struct verbs *v, const struct verbs_queue *q) { return (uint32_t)(q->rail - v->rails); }
-
-static uint32_t rails_in_use(const struct verbs *v) {
-    uint32_t rails = 0;
-    for (uint32_t i = 0; i < v->n_queues; i++) rails |= 1u << number_of(v, &v->bulk[i]);
-    return rails;
-}
-
-/* The client's: those that are not left out just now. */
+/* Those of ours that are not left out just now. */
 static uint32_t rails_to_try(const struct verbs *v) {
     int64_t now = gv_now_ns();
     uint32_t rails = 0;
     for (uint32_t i = 0; i < v->n_rails; i++)
         if (v->left_out_until[i] <= now) rails |= 1u << i;
+    return rails;
+}
+
+/* The client's: on the rails of these numbers, as far as that can be. A link that is dead opens none: whoever saw it die has closed them, or is about to (let_go,
+ * gv_verbs_pull), and from then on no device may touch what was lent. All that a connection does with the queues afterwards finds under a lock whether they are still
+ * open. */
+static void open_queues(struct verbs *v, uint32_t rails, char why[GV_DEATH_TEXT]) {
+    lock_all(v);
+    for (uint32_t i = 0; i < v->n_rails && !gv_link_dead(&v->link); i++)
+        if (rails & 1u << i && !open_on(v, i, i, why)) v->left_out_until[i] = gv_now_ns() + VERBS_LEFT_OUT_NS;
+    unlock_all(v);
+}
+
+/* The worker's: for each of the client's rails one of its own that reaches it. */
+static void open_queues_for(struct verbs *v, const struct verbs_hello *theirs, char why[GV_DEATH_TEXT]) {
+    uint32_t taken = 0, left_out = ~rails_to_try(v);
+    lock_all(v);
+    for (uint32_t i = 0; i < theirs->n && !gv_link_dead(&v->link); i++) {
+        const struct verbs_peer_rail *peer = &theirs->rails[i];
+        uint32_t rail = gv_verbs_rail_for(v->rails, v->n_rails, taken | left_out, peer->link_layer, peer->gid);
+        if (rail == GV_VERBS_RAILS_MAX) rail = gv_verbs_rail_for(v->rails, v->n_rails, taken, peer->link_layer, peer->gid);
+        if (rail == GV_VERBS_RAILS_MAX)
+            snprintf(why, GV_DEATH_TEXT, "no RDMA port of the server is in the network of the client's");
+        else if (peer->number < GV_VERBS_RAILS_MAX && open_on(v, rail, peer->number, why))
+            taken |= 1u << rail;
+    }
+    unlock_all(v);
+}
+
+static uint32_t rails_in_use(const struct verbs *v) {
+    uint32_t rails = 0;
+    for (uint32_t i = 0; i < v->n_queues; i++) rails |= 1u << v->numbers[i];
     return rails;
 }
 
@@ -129,8 +145,13 @@ static struct verbs_hello our_hello(struct verbs *v, uint32_t epoch) {
     if (h.n) h.records = gv_verbs_queue_self(&v->queue);
     for (uint32_t i = 0; i < v->n_queues; i++) {
         const struct verbs_rail *r = v->bulk[i].rail;
-        h.rails[i] = (struct verbs_peer_rail){
-            .lid = r->lid, .mtu = r->mtu, .index = (uint8_t)(r - v->rails), .key = v->in_mr[r - v->rails]->rkey, .reads = r->reads_in};
+        h.rails[i] = (struct verbs_peer_rail){.lid = r->lid,
+                                              .mtu = r->mtu,
+                                              .index = (uint8_t)(r - v->rails),
+                                              .key = v->in_mr[r - v->rails]->rkey,
+                                              .reads = r->reads_in,
+                                              .link_layer = r->link_layer,
+                                              .number = v->numbers[i]};
         memcpy(h.rails[i].gid, r->gid.raw, sizeof h.rails[i].gid);
         h.payloads[i] = gv_verbs_queue_self(&v->bulk[i]);
     }
@@ -216,8 +237,7 @@ static uint32_t rails_that_work(struct verbs *v, int fd, char why[GV_DEATH_TEXT]
     if (v->n_queues) say_hello(&v->queue);
     for (uint32_t i = 0; i < v->n_queues; i++) say_hello(&v->bulk[i]);
     for (uint32_t i = 0; i < v->n_queues; i++)
-        if (comes_to_work(v, fd, &v->bulk[i], until, why) && (i || comes_to_work(v, fd, &v->queue, until, why)))
-            rails |= 1u << number_of(v, &v->bulk[i]);
+        if (comes_to_work(v, fd, &v->bulk[i], until, why) && (i || comes_to_work(v, fd, &v->queue, until, why))) rails |= 1u << v->numbers[i];
     return rails;
 }
 
@@ -247,9 +267,9 @@ static int swap_hellos(struct verbs *v, int fd, uint32_t epoch, uint32_t rails, 
         return EPROTO;
     if (!sound(v, theirs)) return -1;
     *of_theirs = 0;
-    for (uint32_t i = 0; i < theirs->n; i++) *of_theirs |= 1u << theirs->rails[i].index % 32;
+    for (uint32_t i = 0; i < theirs->n; i++) *of_theirs |= 1u << theirs->rails[i].number % 32;
     if (v->client) return 0;
-    open_queues(v, *of_theirs, why);
+    open_queues_for(v, theirs, why);
     ours = our_hello(v, epoch);
     return gv_put(fd, &ours, sizeof ours, until);
 }
@@ -275,8 +295,8 @@ static int meet_peer(struct verbs *v, int fd, uint32_t epoch, struct verbs_hello
             atomic_store(&v->over_tcp, !rails);
             return !rails && !epoch ? EHOSTUNREACH : 0; /* a link over no rail at all is for those that have seen better days */
         }
-        for (uint32_t i = 0; i < v->n_rails; i++)
-            if (rails & ~working & 1u << i) v->left_out_until[i] = gv_now_ns() + VERBS_LEFT_OUT_NS;
+        for (uint32_t i = 0; i < v->n_queues; i++)
+            if (rails & ~working & 1u << v->numbers[i]) v->left_out_until[v->bulk[i].rail - v->rails] = gv_now_ns() + VERBS_LEFT_OUT_NS;
         rails = working;
     }
     return EPROTO;
@@ -317,6 +337,7 @@ bool gv_verbs_begin(struct verbs *v, char why[GV_DEATH_TEXT]) {
     struct verbs_hello theirs;
     *why = 0;
     int error = meet_peer(v, v->fd, 0, &theirs, why);
+    if (error == EHOSTUNREACH && !*why) snprintf(why, GV_DEATH_TEXT, "none of this host's RDMA ports meets one of the server's");
     if (error && !*why) snprintf(why, GV_DEATH_TEXT, "%s", error < 0 ? "the peer makes no sense" : strerror(error));
     if (error) return false;
     go_on(v, &theirs);

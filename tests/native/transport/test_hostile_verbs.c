@@ -113,7 +113,9 @@ static void strange_hellos(void) {
             const uint32_t words[2] = {0, 0};
             CHECK(write(fds[0], words, sizeof words) == sizeof words);
         }
-        await_death(worker, i == 3 || i == 4 ? "makes no sense" : i == 5 ? "No route to host" : "Protocol error");
+        await_death(worker, i == 3 || i == 4 ? "makes no sense"
+                            : i == 5         ? "none of this host's RDMA ports meets one of the server's"
+                                             : "Protocol error");
         gv_link_close(worker);
         close(fds[0]);
     }
@@ -172,6 +174,7 @@ static void dies_between_two_words(void) {
     r.fd = fds[1];
     struct verbs_hello theirs, hello = {.record = {.size = sizeof hello, .op = GV_RECORD_RESUME, .epoch = 1}, .n = 1};
     hello.rails[0].mtu = worker->rails[0].mtu;
+    hello.rails[0].link_layer = worker->rails[0].link_layer;
     memcpy(hello.rails[0].gid, worker->rails[0].gid.raw, sizeof hello.rails[0].gid);
     CHECK(pthread_create(&thread, NULL, resume, &r) == 0);
     CHECK(write(fds[0], &hello, sizeof hello) == sizeof hello);

@@ -254,6 +254,45 @@ static void cut_under_way(void) {
     close_session(&s);
 }
 
+/* Which of the server's ports one of the client's meets. */
+static void networks(void) {
+    char why[GV_DEATH_TEXT] = "";
+    struct verbs_rail rails[GV_VERBS_RAILS_MAX];
+    atomic_store(&rail(1)->network, 5);
+    atomic_store(&rail(3)->network, 5);
+    CHECK(gv_verbs_rails(rails, why) == 4);
+    for (int i = 0; i < 4; i++) CHECK(rails[i].name[strlen("softverbs")] == '0' + i && !rails[i].slow && rails[i].rate == 103124);
+    const uint8_t *near = rails[0].gid.raw, *global = rails[3].gid.raw;
+    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_ETHERNET, near) == 0);
+    CHECK(gv_verbs_rail_for(rails, 4, 1, IBV_LINK_LAYER_ETHERNET, near) == 2);
+    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_ETHERNET, global) == 1);
+    CHECK(gv_verbs_rail_for(rails, 4, 2, IBV_LINK_LAYER_ETHERNET, global) == 3);
+    CHECK(gv_verbs_rail_for(rails, 4, 2 + 8, IBV_LINK_LAYER_ETHERNET, global) == GV_VERBS_RAILS_MAX);
+    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, near) == GV_VERBS_RAILS_MAX);
+    rails[2].link_layer = IBV_LINK_LAYER_INFINIBAND; /* there the subnet's prefix counts */
+    rails[2].gid.raw[7] = 9;
+    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, near) == GV_VERBS_RAILS_MAX);
+    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, rails[2].gid.raw) == 2);
+    atomic_store(&rail(1)->network, 0);
+    atomic_store(&rail(3)->network, 0);
+}
+
+/* A port that is less than half as fast comes last, and carries nothing unless as many rails are asked for. */
+static void slow_port(void) {
+    struct session s;
+    char why[GV_DEATH_TEXT] = "";
+    struct verbs_rail rails[GV_VERBS_RAILS_MAX];
+    atomic_store(&rail(0)->slow_port, 1);
+    CHECK(gv_verbs_rails(rails, why) == 4);
+    for (int i = 0; i < 4; i++) CHECK(rails[i].name[strlen("softverbs")] == "1230"[i] && rails[i].slow == (i == 3));
+    for (int all = 0; all < 2; all++) {
+        open_with(&s, NO_FAULT, all ? "verbs(rails=4)" : "verbs", GRACE_S);
+        CHECK(((struct verbs *)s.p.client)->n_queues == 3u + all);
+        close_session(&s);
+    }
+    atomic_store(&rail(0)->slow_port, 0);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"first_rail_dies", first_rail_dies},
@@ -265,6 +304,8 @@ int main(int argc, char **argv) {
         {"held_up", held_up},
         {"wrong_key", wrong_key},
         {"cut_under_way", cut_under_way},
+        {"networks", networks},
+        {"slow_port", slow_port},
     };
     signal(SIGPIPE, SIG_IGN);
     open_fabric();
