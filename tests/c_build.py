@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
 STORE = ROOT / "build-tests"
 DAYS_KEPT = 7
-STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread")
+STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g1", "-pthread")  # g1: the lines, which is all that a sanitizer tells
 SANITIZED = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("-O2",),

@@ -25,7 +25,7 @@ from conformance_cases import Case
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 RUNTIME = HERE / "runtime"
-FLAGS = ("-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
+FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
 
 
 def subjects() -> list[str]:

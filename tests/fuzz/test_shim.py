@@ -170,7 +170,7 @@ def measured(folder: Path) -> Path:
     """The fuzzer with counters in what reads the link, and without sanitizers."""
     product = build_fuzzer.product()
     counted = [p for p in product if p.parent.name == "session" or p.is_relative_to(NATIVE / "transport") or p.is_relative_to(NATIVE / "wire")]
-    flags = ["-std=gnu11", "-g", "-pthread", "-O1", *build_fuzzer.LIMITS, *build_fuzzer.includes()]
+    flags = ["-std=gnu11", "-g1", "-pthread", "-O1", *build_fuzzer.LIMITS, *build_fuzzer.includes()]
     others = c_build.objects([*(p for p in product if p not in counted), *build_fuzzer.FUZZER], flags)
     made = []
     for source in counted:
