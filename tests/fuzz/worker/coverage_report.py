@@ -42,11 +42,11 @@ def build_counted(folder: Path) -> Fuzzer:
 def lines_reached(folder: Path) -> dict[str, float]:
     """For each source of native/worker, by its name, the share of its lines that were reached, 0 to 1."""
     shares = {}
-    for counters in sorted((folder / "counted").glob("worker-*.gcda")):
+    for counters in sorted((folder / "counted").glob("*.gcda")):
         line = ["gcov", "--json-format", "--stdout", "--object-directory", str(counters.parent), str(counters)]
         done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=100)
         for file in json.loads(done.stdout)["files"]:
             path = Path(file["file"])
-            if path.parent == NATIVE / "worker" and f"worker-{path.stem}" == counters.stem and file["lines"]:
+            if NATIVE / "worker" in path.parents and f"{path.parent.name}-{path.stem}" == counters.stem and file["lines"]:
                 shares[path.name] = sum(line["count"] > 0 for line in file["lines"]) / len(file["lines"])
     return shares
