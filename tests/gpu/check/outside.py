@@ -41,7 +41,7 @@ def outside(check: Check) -> Iterator[Row]:
     passed = list(commands)
     for link in ("native", *check.of(["shm"])):
         wanted = passed
-        found = dict(at_once(check, commands, wanted, link))
+        found = dict(verdicts(check, commands, wanted, link))
         passed = [name for name in wanted if found[name][0] == "passed"]
         counts = Counter(verdict for verdict, _ in found.values())
         wrong = sum(counts[verdict] for verdict in ("wrong", "crashed", "timed out"))
@@ -83,7 +83,7 @@ def build(check: Check, checkout: Path, work: Path) -> tuple[int, Commands]:
     return len(commands), commands
 
 
-def at_once(check: Check, commands: Commands, names: list[str], link: str) -> Iterator[tuple[str, tuple[str, str]]]:
+def verdicts(check: Check, commands: Commands, names: list[str], link: str) -> Iterator[tuple[str, tuple[str, str]]]:
     with ThreadPoolExecutor(check.jobs) as threads:
         yield from zip(names, threads.map(lambda name: judged(check, commands[name], link), names), strict=True)
 
