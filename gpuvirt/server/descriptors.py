@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
+import socket
+import threading
+from collections.abc import Iterable
 
 STRANGERS = 4  # connections that have proved nothing get at most one in so many descriptors
 
@@ -17,6 +22,23 @@ def raise_limit() -> int:
         except (OSError, ValueError):
             pass  # the system has a lower bound of its own
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
+
+
+def discard(fds: Iterable[int]) -> None:
+    """Closes descriptors that somebody else has sent, on a thread: whoever has sent them may have seen to it that closing waits (SO_LINGER, a
+    device at work)."""
+    if sent := [*fds]:
+        threading.Thread(target=lambda: [os.close(fd) for fd in sent], name="closing", daemon=True).start()
+
+
+def take_from(sock: socket.socket, any: bool) -> None:
+    """Whether the other end of this Unix socket may send descriptors from now on, where the kernel can see to it (Linux 6.16): a message that is
+    received without them, or never, closes them too, and on the receiver's thread."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, int(any))
+
+
+_SO_PASSRIGHTS = 83
 
 
 def for_strangers(limit: int, wanted: int, each: int = 1) -> int:

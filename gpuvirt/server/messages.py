@@ -10,16 +10,16 @@ former one was asked for and told.
 
 To the daemon: ``ready``, ``opened``, ``failed`` (text), ``figures`` (id and the figures), ``rests``, ``saved`` (text), ``parked`` (text),
 ``wants``, ``room`` (device, bytes), ``turn`` (device, what, number of the word that it answers), ``back``, ``file`` (bytes), ``file_over`` (file),
-``open`` (session, name), ``given`` (id, what, files), ``ended`` (code, text and the last figures).
+``open`` (session, name), ``given`` (id, what, files; descriptors of those whose number is 0), ``ended`` (code, text and the last figures).
 """
 
 from __future__ import annotations
 
 import array
-import os
 import socket
 from typing import Any
 
+from gpuvirt.server import descriptors
 from gpuvirt.transport.packing import pack, unpack
 
 MAX_MESSAGE = 65536
@@ -40,6 +40,7 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
     Raises:
         BlockingIOError: no message has arrived, on a non-blocking socket.
+        ValueError: it is no message.
     """
     room = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
     raw, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
@@ -47,12 +48,14 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    if not raw:
-        for fd in fds:
-            os.close(fd)
+    try:
+        if raw and flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise OSError("a message between daemon and worker was cut off")
+        message = unpack(raw) if raw else None
+    except BaseException:
+        descriptors.discard(fds)
+        raise
+    if message is None:
+        descriptors.discard(fds)
         return None
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-        for fd in fds:
-            os.close(fd)
-        raise OSError("a message between daemon and worker was cut off")
-    return unpack(raw), list(fds)
+    return message, list(fds)

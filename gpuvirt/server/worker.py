@@ -242,8 +242,10 @@ def _ask_export(daemon: socket.socket, wish: _Wish, what: ExportAsked, number: i
 
 
 def _give_export(daemon: socket.socket, worker: Worker, number: int, name: bytes) -> None:
-    what, files = worker.give_export(name)
-    _tell(daemon, {"op": "given", "id": number, "what": what, "files": files})
+    what, files, fds = worker.give_export(name)
+    _tell(daemon, {"op": "given", "id": number, "what": what, "files": files}, tuple(fds))
+    for fd in fds:
+        os.close(fd)
 
 
 class _Wish:
@@ -341,10 +343,10 @@ def _park(daemon: socket.socket, worker: Worker, wish: _Wish, fd: int, finish: f
         _tell(daemon, {"op": "parked", "text": text})
 
 
-def _tell(daemon: socket.socket, message: dict[str, Any]) -> None:
+def _tell(daemon: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
     """A daemon that is gone does not end the session."""
     with contextlib.suppress(OSError):
-        messages.send(daemon, message)
+        messages.send(daemon, message, fds)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,8 @@ def _declare(lib: ctypes.CDLL) -> None:
     fds = ctypes.POINTER(ctypes.c_int32)
     lib.worker_answer_export.argtypes = [handle, ctypes.c_char_p, ctypes.c_uint32, fds, ctypes.c_uint32]
     lib.worker_answer_export.restype = None
-    lib.worker_give_export.argtypes = [handle, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32)]
+    count = ctypes.POINTER(ctypes.c_uint32)
+    lib.worker_give_export.argtypes = [handle, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64), count, fds, count]
     lib.worker_give_export.restype = ctypes.c_uint32
     lib.worker_exporter_gone.argtypes, lib.worker_exporter_gone.restype = [handle, ctypes.c_uint64], None
     lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
@@ -398,7 +399,7 @@ class Worker:
         self._lib.worker_ask_exports(self._handle, self._export_asked, None)
 
     def answer_export(self, what: bytes, fds: list[int]) -> None:
-        """A file, or what another session has exported under the name that was asked for; no descriptors: it is refused. They are taken over."""
+        """A file, or what another session has exported under the name that was asked for; nothing: it is refused. The descriptors are taken over."""
         with self._lock:
             if self._closed:
                 for fd in fds:
@@ -406,14 +407,20 @@ class Worker:
             else:
                 self._lib.worker_answer_export(self._handle, what, len(what), (ctypes.c_int32 * len(fds))(*fds), len(fds))
 
-    def give_export(self, name: bytes) -> tuple[bytes, list[int]]:
-        """What the session has exported under a name, and the numbers of the files in which it lies; nothing: there is no such export."""
+    def give_export(self, name: bytes) -> tuple[bytes, list[int], list[int]]:
+        """What the session has exported under a name; nothing: there is no such export.
+
+        Returns:
+            What another worker needs to hear; the numbers of the files in which it lies, 0 for one of the driver's; descriptors of those, which are
+            the caller's.
+        """
         what, files, n = ctypes.create_string_buffer(ERR_SIZE), (ctypes.c_uint64 * EXPORT_FILES)(), ctypes.c_uint32()
+        fds, n_fds = (ctypes.c_int32 * EXPORT_FILES)(), ctypes.c_uint32()
         with self._lock:
             if self._closed or len(name) != EXPORT_NAME:
-                return b"", []
-            size = int(self._lib.worker_give_export(self._handle, name, what, files, ctypes.byref(n)))
-        return what.raw[:size], list(files[: n.value])
+                return b"", [], []
+            size = int(self._lib.worker_give_export(self._handle, name, what, files, ctypes.byref(n), fds, ctypes.byref(n_fds)))
+        return what.raw[:size], list(files[: n.value]), list(fds[: n_fds.value])
 
     def exporter_gone(self, session: int) -> None:
         """A session whose exports this one may have opened has ended."""

@@ -69,7 +69,7 @@ struct gv_shared {
     struct gv_shared_piece {
         uint64_t offset, size; /* in its file */
     } pieces[GV_SHARED_PIECES];
-    uint64_t file[GV_SHARED_PIECES]; /* what the exporting worker has them as: a number of the daemon's */
+    uint64_t file[GV_SHARED_PIECES]; /* what the exporting worker has them as: a number of the daemon's; 0: it is a descriptor of the driver's */
     int32_t fd[GV_SHARED_PIECES];    /* one a piece; -1: none */
 };
 

@@ -80,11 +80,11 @@ enum worker_export_asked { WORKER_EXPORT_FILE = 1, WORKER_EXPORT_FILE_OVER, WORK
 #define WORKER_EXPORT_FILES 6
 void worker_ask_exports(struct worker *w, void (*asked)(void *arg, uint32_t what, uint64_t number, const uint8_t *name), void *arg);
 /* What the session has asked for, any thread: a file (one descriptor; its number in `what`, as struct gv_shared's size), or an export, as its worker has said it (`what`).
- * No descriptors: it is refused. They are taken over. */
+ * Nothing: it is refused. The descriptors are taken over. */
 void worker_answer_export(struct worker *w, const void *what, uint32_t size, const int32_t *fds, uint32_t n);
-/* What this session has exported under a name, for another worker, any thread: its size in bytes, in `what` (512 bytes), and the numbers of the files in which it lies. 0:
- * there is no such export, or it is over. */
-uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n);
+/* What this session has exported under a name, for another worker, any thread: its size in bytes, in `what` (512 bytes), and the numbers of the files in which it lies; 0
+ * stands for a file of the driver's, of which there is a descriptor, the caller's. 0: there is no such export, or it is over. */
+uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n, int32_t *fds, uint32_t *n_fds);
 /* A session whose exports this one may have opened has ended. Any thread. */
 void worker_exporter_gone(struct worker *w, uint64_t session);
 /* A further bulk channel's socket, any thread. */

@@ -13,7 +13,7 @@ from typing import Any
 
 import c_build
 import pytest
-from e2e.harness import HERE, SERVERS, Server, clean_environment, start_server
+from e2e.harness import GPUVIRT, HERE, SERVERS, Server, clean_environment, start_server
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,6 +58,23 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     env = clean_environment(GPUVIRT_POOL=far.url, GPUVIRT_GPUS="2")
     driver = paths.library("libcuda.so.1")
     near = start_server(tmp_path_factory.mktemp("near"), "--backend", "cuda", "--driver", str(driver), env=env)
+    yield near
+    near.stop()
+    far.stop()
+
+
+@pytest.fixture(scope="session")
+def chained_sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """As `chained`, with one lease for all of its workers, so that the far server lets them share memory, as processes of one machine do."""
+    from gpuvirt import paths
+
+    far = start_server(tmp_path_factory.mktemp("far"), "--backend", "soft", "--strict", "--gpus", "2", "--gpu-memory", "1g")
+    line = [*GPUVIRT, "attach", "--pool", far.url, "--gpus", "2", "--print", "--pid", str(os.getpid())]
+    said = subprocess.run(line, capture_output=True, text=True, timeout=60, env=clean_environment(), check=True).stdout
+    lease = next(text.partition("=")[2] for text in said.splitlines() if text.startswith("export GPUVIRT_LEASE="))
+    env = clean_environment(GPUVIRT_POOL=far.url, GPUVIRT_LEASE=lease)
+    driver = paths.library("libcuda.so.1")
+    near = start_server(tmp_path_factory.mktemp("near"), "--backend", "cuda", "--driver", str(driver), "--grace", "3s", env=env)
     yield near
     near.stop()
     far.stop()

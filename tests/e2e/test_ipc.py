@@ -34,6 +34,11 @@ def test_processes_share(server: Server, program: Path, case: str, link: str) ->
     assert wait_until(lambda: server.memory_used() == 0 and server.sessions() == [])
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case != "pools"])  # of which `soft --strict` has none
+def test_by_the_driver(chained_sharing: Server, program: Path, case: str) -> None:
+    assert_right(run_program(chained_sharing, [program, case]))
+
+
 @pytest.mark.parametrize(("near", "far"), [("parent", "child"), ("child", "parent")])
 @pytest.mark.parametrize("case", ["memory", "three", "events"])
 def test_links_of_different_delay(server: Server, program: Path, case: str, near: str, far: str) -> None:

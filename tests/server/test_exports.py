@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
+import socket
+import struct
+import time
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpuvirt.server import descriptors
 from gpuvirt.server.workers import exports as exports_module
 from gpuvirt.server.workers.exports import Exports
+from gpuvirt.server.workers.worker_process import Given
 
 MIB = 1 << 20
 NAME = bytes(range(16))
@@ -25,7 +31,7 @@ class FakeWorker:
         self.answers: list[tuple[bytes, list[tuple[int, int]]]] = []
         self.numbers: list[int] = []  # of its files
         self.gone: list[int] = []
-        self.gives: Callable[[bytes], tuple[bytes, list[int]]] = lambda name: (b"what", self.numbers) if name == NAME else (b"", [])
+        self.gives: Callable[[bytes], Given] = lambda name: Given(b"what", tuple(self.numbers)) if name == NAME else Given()
         self.asks_file: Any = None
         self.file_over: Any = None
         self.asks_export: Any = None
@@ -38,7 +44,7 @@ class FakeWorker:
     def gave_file(self) -> None:
         pass
 
-    async def give_export(self, name: bytes) -> tuple[bytes, list[int]]:
+    async def give_export(self, name: bytes) -> Given:
         return self.gives(name)
 
     def exporter_gone(self, session: int) -> None:
@@ -66,7 +72,10 @@ def story(coroutine: Callable[[Exports, dict[int, Any]], Coroutine[Any, Any, Non
 
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(run())
-    assert len(os.listdir("/proc/self/fd")) == before
+    deadline = time.monotonic() + 20
+    while len(os.listdir("/proc/self/fd")) != before:  # some are closed on a thread
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 async def settle() -> None:
@@ -105,6 +114,52 @@ def test_a_worker_hands_on_its_own_files_only() -> None:
     story(tell, "lease", "lease", "another")
 
 
+def test_a_drivers_file_is_handed_on() -> None:
+    """And closed here, whether anybody got it or not."""
+
+    async def tell(exports: Exports, all_sessions: dict[int, Any]) -> None:
+        one, two = all_sessions[1].worker, all_sessions[2].worker
+        made: list[int] = []
+
+        def gives(name: bytes) -> Given:
+            made.append(os.memfd_create("driver's"))
+            os.ftruncate(made[-1], len(made))
+            return Given(b"what", (0, 0) if len(made) == 2 else (0,), (made[-1],) if len(made) != 2 else (made[-1], os.dup(made[-1])))
+
+        one.gives = gives
+        for _ in range(2):
+            two.asks_export(1, NAME)
+            await settle()
+        assert [(what, [size for _, size in files]) for what, files in two.answers] == [(b"what", [1]), (b"what", [2, 2])]
+        one.gives = lambda name: Given(b"what", (5,), ())
+        two.asks_export(1, NAME)
+        await settle()
+        assert two.answers[-1] == (b"", [])
+        one.gives = lambda name: Given(b"event")  # which lies in no file
+        two.asks_export(1, NAME)
+        await settle()
+        assert two.answers[-1] == (b"event", [])
+
+    story(tell, "lease", "lease")
+
+
+def test_closing_what_a_worker_has_sent_takes_no_time() -> None:
+    """A socket that waits until its bytes are sent, to somebody who does not read."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ours = socket.create_connection(listener.getsockname())
+    theirs, _ = listener.accept()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    ours.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            ours.send(bytes(1 << 20))
+    begin = time.monotonic()
+    descriptors.discard([ours.detach()])
+    assert time.monotonic() - begin < 5
+    theirs.close()  # which ends it
+    listener.close()
+
+
 def test_who_has_opened_it_is_told_of_the_end() -> None:
     async def tell(exports: Exports, all_sessions: dict[int, Any]) -> None:
         one, two, three = (all_sessions[i] for i in (1, 2, 3))
@@ -126,9 +181,9 @@ def test_an_exporter_that_ends_while_it_is_asked_gives_nothing() -> None:
         one, two = all_sessions[1], all_sessions[2]
         one.worker.asks_file(MIB)
 
-        def ends(name: bytes) -> tuple[bytes, list[int]]:
+        def ends(name: bytes) -> Given:
             exports.ended(all_sessions.pop(1))
-            return b"what", one.worker.numbers
+            return Given(b"what", tuple(one.worker.numbers))
 
         one.worker.gives = ends
         two.worker.asks_export(1, NAME)

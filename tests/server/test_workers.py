@@ -18,7 +18,7 @@ from gpuvirt.server.worker_library import RunEnding, WorkerLibrary
 from gpuvirt.server.workers import template as template_module
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import Template
-from gpuvirt.server.workers.worker_process import WorkerProcess
+from gpuvirt.server.workers.worker_process import Given, WorkerProcess
 
 SAYS = """
 import argparse, socket, sys, time
@@ -228,6 +228,44 @@ def test_what_is_said_at_the_end_stays() -> None:
         return worker.last_figures
 
     assert asyncio.run(run()) == {"launches": 4}
+
+
+def test_descriptors_come_only_with_what_was_asked_for(tmp_path: Path) -> None:
+    """And as many as the message says; what else a worker sends with them is closed, or where the kernel can see to it never sent."""
+
+    async def run() -> list[Given]:
+        script = f"""
+import os
+from gpuvirt.transport.packing import pack
+fd = os.open({str(tmp_path)!r}, os.O_RDONLY)
+try:
+    socket.send_fds(daemon, [pack({{"op": "ready"}})], [fd])
+except PermissionError:
+    messages.send(daemon, {{"op": "ready"}})
+for files in ([0], [0, 0], [7]):
+    asked, _ = messages.receive(daemon)
+    socket.send_fds(daemon, [pack({{"op": "given", "id": asked["id"], "what": b"it", "files": files}})], [fd])
+daemon.recv(1)"""
+        forks = template(script.strip().replace("\n", "\n    "))
+        worker = WorkerProcess(await forks.fork(), lambda _: None)
+        async with asyncio.timeout(30):
+            await worker.ready
+            got = [await worker.give_export(bytes(16)) for _ in range(3)]
+        worker.kill()
+        await worker.gone
+        forks.close()
+        return got
+
+    def there() -> int:
+        return sum(os.path.realpath(f"/proc/self/fd/{fd}") == str(tmp_path.resolve()) for fd in os.listdir("/proc/self/fd"))
+
+    first, *others = asyncio.run(run())
+    assert (first.what, first.files, len(first.fds)) == (b"it", (0,), 1) and others == [Given(), Given()]
+    os.close(first.fds[0])
+    deadline = time.monotonic() + 20
+    while there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("what", ["none", "another version's"])

@@ -1,9 +1,10 @@
 """What sessions of one lease share: memory and events (IPC).
 
 The session that has exported something keeps it, under a name that only it gives away. Whoever wants to open it names the session and the export;
-here is decided whether it may: it has to be a session of the same lease. Names are not known here. The files that it lies in were made here, and
-are handed on from here: a worker passes no descriptors. A daemon that is started anew has none of the former one's: what was exported before
-cannot be opened then, and what was opened stays.
+here is decided whether it may: it has to be a session of the same lease. Names are not known here. The files that a software GPU's memory lies in
+were made here, and are handed on from here. A daemon that is started anew has none of the former one's: what was exported before cannot be opened
+then, and what was opened stays. Of a real GPU's memory the driver makes the file, in the exporting worker, which passes a descriptor each time: it
+goes on to the worker that has asked, whose driver alone looks what it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpuvirt.server import descriptors
 from gpuvirt.server.lease import Membership
 from gpuvirt.server.workers.worker_process import WorkerProcess
 
@@ -112,13 +114,14 @@ class Exports:
         importers = self._importers.setdefault(exporter.id, set())
         if exporter is not session and len(importers) < IMPORTERS:
             importers.add(session.id)  # before it can have anything of it, so that it is told of the end of what it opens
-        what, numbers = await exporter.worker.give_export(name)
-        files = self._files.get(exporter.id, {})
-        found = [files[number].fd for number in numbers if number in files]
-        if len(found) == len(numbers) and self._get(exporter.id) is exporter:
-            session.worker.answer_export(what, tuple(found))
+        given = await exporter.worker.give_export(name)
+        files, own = self._files.get(exporter.id, {}), iter(given.fds)
+        found = [next(own) if number == 0 else files[number].fd for number in given.files if number == 0 or number in files]
+        if given.what and len(found) == len(given.files) and self._get(exporter.id) is exporter:
+            session.worker.answer_export(given.what, tuple(found))
         else:
             session.worker.answer_export()
+        descriptors.discard(given.fds)
 
 
 def _make(size: int) -> int:

@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
-from gpuvirt.server import messages
+from gpuvirt.server import descriptors, messages
 from gpuvirt.server.limits.cgroups import WorkerCgroup
 from gpuvirt.server.workers.worker_process import Process
 
 FORK_LIMIT = 30.0  # seconds, of which the first worker's are for loading
-SO_PASSRIGHTS = 83
 SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|AUTH).*KEY|AUTH_SOCK", re.I)  # in names of variables
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
@@ -98,8 +97,7 @@ class Template:
         except BaseException:
             ours.close()
             raise
-        with contextlib.suppress(OSError):  # since Linux 6.16; closing a descriptor that a worker has prepared for it may take long
-            ours.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
+        descriptors.take_from(ours, False)
         return Process(pid, pidfd, ours, exit_code)
 
     def _readable(self) -> None:

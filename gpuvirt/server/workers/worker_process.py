@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import printable
-from gpuvirt.server import messages
+from gpuvirt.server import descriptors, messages
 from gpuvirt.server.limits import host_memory
 from gpuvirt.server.limits.cgroups import WorkerCgroup
 from gpuvirt.server.tenants import Tenant
@@ -51,6 +51,21 @@ def _exit_text(code: int | None) -> str:
 def _figures(message: dict[str, Any]) -> dict[str, int]:
     """Those of a worker's message that are numbers of 64 bits."""
     return {name: value for name in FIGURES if type(value := message.get(name)) is int and 0 <= value < 1 << 64}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a session has exported under a name.
+
+    Attributes:
+        what: as another worker needs to hear it, empty: there is nothing.
+        files: numbers of the files in which it lies, 0: one of the driver's.
+        fds: those, which are to be closed.
+    """
+
+    what: bytes = b""
+    files: tuple[int, ...] = ()
+    fds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +120,7 @@ class WorkerProcess:
         self.asks_file: Callable[[int], None] = lambda bytes: self.answer_export()
         self.asks_export: Callable[[int, bytes], None] = lambda session, name: self.answer_export()
         self.file_over: Callable[[int], None] = lambda bytes: None
-        self._giving: dict[int, asyncio.Future[tuple[bytes, list[int]]]] = {}
+        self._giving: dict[int, asyncio.Future[Given]] = {}
         self._next_give = 1
         self._turn_words, self._turn_heard = float(TURN_WORDS), loop.time()
         self.cgroup = cgroup
@@ -239,7 +254,7 @@ class WorkerProcess:
             messages.send(self._socket, {"op": "room", "granted": granted})
 
     def answer_export(self, what: bytes = b"", fds: tuple[int, ...] = ()) -> None:
-        """What it has asked for: a file, or what another session has exported; without descriptors it is refused. They stay open here."""
+        """What it has asked for: a file, or what another session has exported; nothing: it is refused. The descriptors stay open here."""
         self._may_say.update({"file": 1, "open": 1})
         with contextlib.suppress(OSError):
             messages.send(self._socket, {"op": "export", "what": what}, fds)
@@ -248,38 +263,40 @@ class WorkerProcess:
         """It may say once that a file is not used any more."""
         self._may_say["file_over"] += 1
 
-    async def give_export(self, name: bytes) -> tuple[bytes, list[int]]:
-        """What its session has exported under a name, as another worker needs to hear it, and the numbers of the files in which it lies.
-
-        Nothing: there is no such export, or it does not answer."""
+    async def give_export(self, name: bytes) -> Given:
+        """What its session has exported under a name; nothing: there is no such export, or it does not answer."""
         number, self._next_give = self._next_give, self._next_give + 1
-        answer: asyncio.Future[tuple[bytes, list[int]]] = self._loop.create_future()
+        answer: asyncio.Future[Given] = self._loop.create_future()
         self._giving[number] = answer
+        descriptors.take_from(self._socket, True)
         try:
             messages.send(self._socket, {"op": "give", "id": number, "name": name})
             self._may_say["given"] += 1
             either: set[asyncio.Future[Any]] = {answer, self.gone}
             await asyncio.wait(either, timeout=GIVE_LIMIT, return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else (b"", [])
+            return answer.result() if answer.done() else Given()
         except OSError:
-            return b"", []
+            return Given()
         finally:
             del self._giving[number]
+            if not self._giving:
+                descriptors.take_from(self._socket, False)
 
     def exporter_gone(self, session: int) -> None:
         """A session whose exports this one may have opened has ended."""
         with contextlib.suppress(OSError):
             messages.send(self._socket, {"op": "exporter_gone", "session": session})
 
-    def _given(self, message: dict[str, Any]) -> None:
+    def _given(self, message: dict[str, Any], fds: list[int]) -> None:
         number, what, files = message.get("id"), message.get("what"), message.get("files")
         answer = self._giving.get(number) if isinstance(number, int) else None
-        if answer is None or answer.done():
-            return
-        if isinstance(what, bytes) and isinstance(files, list) and len(files) <= messages.MAX_FDS and all(type(file) is int for file in files):
-            answer.set_result((what, files))
-        else:
-            answer.set_result((b"", []))
+        asked = answer is not None and not answer.done()
+        numbers = tuple(files) if isinstance(files, list) and len(files) <= messages.MAX_FDS else ()
+        sound = isinstance(what, bytes) and all(type(file) is int for file in numbers) and numbers.count(0) == len(fds)
+        if not asked or not sound:
+            descriptors.discard(fds)
+        if answer is not None and asked:
+            answer.set_result(Given(what, numbers, tuple(fds)) if isinstance(what, bytes) and sound else Given())
 
     def turn(self, device: int, may: May, number: int) -> None:
         """Whether its kernels may run on a device from now on, by a word of that number."""
@@ -332,13 +349,14 @@ class WorkerProcess:
             self._loop.remove_reader(self._socket)
             return
         message, fds = received
-        for fd in fds:  # a worker has none to send
-            os.close(fd)
         # A worker runs strangers' code: whatever its messages hold must not raise here, or the session's slot would stay taken. And it has little to
         # say: one that says more keeps the daemon from others.
         op = message.get("op")
         self._may_say[op if isinstance(op, str) else ""] -= 1
-        if not self._may_say_turn() if op == "turn" else self._may_say[op if isinstance(op, str) else ""] < 0:
+        too_much = not self._may_say_turn() if op == "turn" else self._may_say[op if isinstance(op, str) else ""] < 0
+        if op != "given" or too_much:  # nothing else has any
+            descriptors.discard(fds)
+        if too_much:
             self._loop.remove_reader(self._socket)
             self.ending = self.ending or "it said what nobody had asked for"
             self.kill()
@@ -375,7 +393,7 @@ class WorkerProcess:
                 if type(number) is int:
                     self.file_over(number)
             case "given":
-                self._given(message)
+                self._given(message, fds)
             case "open":
                 session, name = message.get("session"), message.get("name")
                 if type(session) is int and isinstance(name, bytes):

@@ -11,6 +11,9 @@ void cuda_close(struct gv_backend *b) {
     bool quiet = cuda_marks_stop(b);
     cuda_console_close(b);
     if (!quiet) return;
+    pthread_mutex_destroy(&b->gone_lock);
+    free(b->gone);
+    event_files_close(&b->event_files);
     pthread_mutex_destroy(&b->commands);
     pthread_cond_destroy(&b->gate_due);
     pthread_cond_destroy(&b->progress);
@@ -42,6 +45,9 @@ int cuda_open(const struct gv_backend_config *config, struct gv_backend **out, c
     pthread_cond_init(&b->progress, NULL);
     pthread_cond_init(&b->gate_due, NULL);
     pthread_mutex_init(&b->commands, NULL);
+    pthread_mutex_init(&b->gone_lock, NULL);
+    file_source_open(&b->source, config);
+    b->event_files = (struct event_files){.lock = &b->lock, .source = &b->source};
     b->console = config->console;
     b->console_arg = config->console_arg;
     b->console_file = b->console_saved = -1;
@@ -80,7 +86,6 @@ static const int not_remote[] = {
     CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
     CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
     CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
-    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
@@ -89,8 +94,6 @@ static const int not_remote[] = {
     CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
     CU_DEVICE_ATTRIBUTE_ATOMIC_REDUCTION_SUPPORTED,
-    CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
-    CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
 };
 
 int cuda_device_info(struct gv_backend *b, uint32_t device, struct gv_device_info *out) {
@@ -113,8 +116,11 @@ int cuda_device_info(struct gv_backend *b, uint32_t device, struct gv_device_inf
         out->has_attribute[i] = 1;
     }
     for (size_t i = 0; i < sizeof not_remote / sizeof *not_remote; i++) out->attributes[not_remote[i]] = 0;
-    /* The client keeps pools at addresses of its own choice. */
+    /* The client keeps pools at addresses of its own choice, and exports their memory like other memory. */
     if (!b->has_window) out->attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 0;
+    int exports = out->attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED] != 0;
+    out->attributes[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] = exports;
+    out->attributes[CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES] = exports && b->has_window ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0;
     return 0;
 }
 

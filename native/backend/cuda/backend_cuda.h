@@ -11,6 +11,7 @@
 #include "../../wire/session_limits.h"
 #include "../../worker/backend.h"
 #include "../address_ranges.h"
+#include "../event_words.h"
 #include "../mappings.h"
 #include "../memory_room.h"
 
@@ -48,6 +49,11 @@ struct gv_backend {
     uint32_t n_placed; /* allocations that the driver has placed by itself */
     struct gv_physical *physicals;
     struct mappings mappings;
+    struct file_source source;      /* of files that sessions share */
+    struct event_files event_files; /* under the lock */
+    pthread_mutex_t gone_lock;      /* exports.c: guards the next two */
+    uint64_t *gone;                 /* sessions that have ended, and whose memory this one may have opened; the executor looks */
+    _Atomic uint32_t n_gone;
 
     /* What kernels print (console.c). */
     void (*console)(void *arg, const char *text, size_t size);
@@ -112,11 +118,6 @@ struct gv_stream {
     struct gv_stream *next_watched;
     bool is_watched;
     bool is_probed; /* by the prober, at this moment */
-};
-
-struct gv_event {
-    struct gv_context *context;
-    CUevent event;
 };
 
 struct gv_module {
@@ -210,6 +211,17 @@ bool cuda_src_owned(struct gv_stream *s, uint64_t address, const struct gv_shape
 int cuda_texture_of(struct gv_context *c, const CUDA_RESOURCE_DESC *resource, const struct gv_texture *texture, uint64_t *object);
 
 /* ---- virtual.c ---- */
+/* Memory of another session: the driver's handles, one behind the other. */
+struct imported {
+    uint64_t session; /* whose it was */
+    bool inherited;   /* that one has ended, and this one counts it */
+    uint32_t n;
+    struct {
+        CUmemGenericAllocationHandle handle;
+        uint64_t size;
+    } pieces[GV_SHARED_PIECES];
+};
+
 /* Memory that the driver has made: a slab's, or of a handle of the program's. */
 struct gv_physical {
     struct gv_physical *next, *previous; /* backend.physicals */
@@ -218,6 +230,8 @@ struct gv_physical {
     uint64_t size;
     uint64_t slab; /* address, 0: a handle of the program's */
     bool shared;   /* a slab of small allocations */
+    bool exportable;
+    struct imported *imported; /* NULL: it is this session's; else it has no handle */
     uint32_t n_allocations;
     uint64_t at; /* park.c: where all of it can be read and written, 0: nowhere */
     bool gone;   /* park.c: the driver has it no more */
@@ -229,8 +243,30 @@ uint64_t cuda_granularity(struct gv_backend *b, CUdevice device);
 int cuda_physical_new(struct gv_context *c, uint64_t size, struct gv_physical **out);
 int cuda_driver_create(struct gv_physical *p);
 int cuda_driver_access(struct gv_backend *b, const struct mapping *g, uint32_t device, uint32_t rights);
+/* Maps it, and gives all devices their rights; what has failed leaves nothing mapped. */
+int cuda_driver_map(struct gv_backend *b, const struct mapping *g);
+/* Takes it from the list, and frees it; the driver has it no more. */
+void cuda_physical_forget(struct gv_physical *p);
 /* Addresses of the worker's own, multiples of `chunk`; 0: there are none. */
 uint64_t cuda_space_take(struct gv_backend *b, struct cuda_device *d, uint64_t size);
 void cuda_space_give(struct gv_backend *b, uint64_t address, uint64_t size);
+
+/* ---- park.c ---- */
+uint32_t cuda_device_of(const struct gv_physical *p);
+/* Where all of a physical memory can be read and written already: `at` of each. */
+void cuda_find_addresses(struct gv_backend *b);
+/* The address where it can be read and written: `at`, or some of the worker's own for the time being. */
+int cuda_reach(struct gv_physical *p, uint64_t *address, bool *mapped);
+void cuda_leave(struct gv_physical *p, uint64_t address, bool mapped);
+
+/* ---- exports.c ---- */
+/* Properties of memory that other processes can have. */
+CUmemAllocationProp cuda_exportable(CUdevice device);
+/* Whether it shares memory with other sessions, or has. */
+bool cuda_memory_is_shared(const struct gv_backend *b);
+/* Gives memory of another session back. */
+int cuda_import_end(struct gv_physical *p);
+/* Counts what sessions that have ended do not count any more. Executor. */
+void cuda_inherit(struct gv_backend *b);
 
 #endif

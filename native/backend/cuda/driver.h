@@ -39,6 +39,8 @@
     F(memory_unmap, cuMemUnmap, (CUdeviceptr, size_t))                                                                                        \
     F(memory_access, cuMemSetAccess, (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))                                                  \
     F(memory_granularity, cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))           \
+    F(memory_export, cuMemExportToShareableHandle, (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))     \
+    F(memory_import, cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))                     \
     F(host_alloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                                                \
     F(host_free, cuMemFreeHost, (void *))                                                                                                     \
     F(host_address, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned))                                                          \

@@ -92,7 +92,10 @@ int cuda_gate(struct gv_stream *s, void (*fn)(void *arg), void *arg) {
     return b->has_words ? 0 : append(s, m, 0);
 }
 
-void cuda_command_begin(struct gv_backend *b) { pthread_mutex_lock(&b->commands); }
+void cuda_command_begin(struct gv_backend *b) {
+    pthread_mutex_lock(&b->commands);
+    cuda_inherit(b);
+}
 
 void cuda_command_end(struct gv_backend *b) { pthread_mutex_unlock(&b->commands); }
 

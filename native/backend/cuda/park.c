@@ -15,20 +15,20 @@
 
 /* ---- where it can be reached ---- */
 
-static uint32_t device_of(const struct gv_physical *p) { return (uint32_t)(p->context->account - p->context->b->accounts); }
+uint32_t cuda_device_of(const struct gv_physical *p) { return (uint32_t)(p->context->account - p->context->b->accounts); }
 
 /* Where all of a physical memory can be read and written already. */
-static void find_addresses(struct gv_backend *b) {
+void cuda_find_addresses(struct gv_backend *b) {
     for (struct gv_physical *p = b->physicals; p; p = p->next) p->at = 0;
     for (size_t i = 0; i < b->mappings.n; i++) {
         const struct mapping *g = &b->mappings.items[i];
-        if (g->size == g->physical->size && (g->rights >> 2 * device_of(g->physical) & 3) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        if (g->size == g->physical->size && (g->rights >> 2 * cuda_device_of(g->physical) & 3) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             g->physical->at = g->address;
     }
 }
 
 /* Maps it somewhere else for the time being, where it cannot be reached. */
-static int reach(struct gv_physical *p, uint64_t *address, bool *mapped) {
+int cuda_reach(struct gv_physical *p, uint64_t *address, bool *mapped) {
     struct gv_backend *b = p->context->b;
     *address = p->at;
     *mapped = false;
@@ -37,12 +37,12 @@ static int reach(struct gv_physical *p, uint64_t *address, bool *mapped) {
     int status = g.address ? cuda_enter(p->context) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) status = b->driver.memory_map(g.address, p->size, 0, p->handle, 0);
     *mapped = !status;
-    if (!status) status = cuda_driver_access(b, &g, device_of(p), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (!status) status = cuda_driver_access(b, &g, cuda_device_of(p), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     *address = g.address;
     return status;
 }
 
-static void leave(struct gv_physical *p, uint64_t address, bool mapped) {
+void cuda_leave(struct gv_physical *p, uint64_t address, bool mapped) {
     if (p->at || !address) return;
     if (mapped) p->context->b->driver.memory_unmap(address, p->size);
     cuda_space_give(p->context->b, address, p->size);
@@ -69,7 +69,7 @@ static int save(struct gv_physical *p, struct gv_image_out *out, char *piece) {
     const struct driver *d = &p->context->b->driver;
     uint64_t address;
     bool mapped;
-    int status = reach(p, &address, &mapped);
+    int status = cuda_reach(p, &address, &mapped);
     for (uint64_t done = 0; done < p->size && !status && !out->failed;) {
         uint64_t size = p->size - done < PIECE ? p->size - done : PIECE;
         status = d->copy_out(piece, address + done, size, CU_STREAM_LEGACY);
@@ -77,25 +77,16 @@ static int save(struct gv_physical *p, struct gv_image_out *out, char *piece) {
         if (!status) put_piece(out, piece, size);
         done += size;
     }
-    leave(p, address, mapped);
+    cuda_leave(p, address, mapped);
     return status;
 }
 
 static int save_all(struct gv_backend *b, struct gv_image_out *out) {
     char *piece = cuda_host_alloc(b, PIECE);
     int status = piece ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
-    find_addresses(b);
+    cuda_find_addresses(b);
     for (struct gv_physical *p = b->physicals; p && !status; p = p->next) status = save(p, out, piece);
     if (piece) cuda_host_free(b, piece);
-    return status;
-}
-
-static int map_again(struct gv_backend *b, const struct mapping *g) {
-    int status = b->driver.memory_map(g->address, g->size, 0, g->physical->handle, 0);
-    for (uint32_t device = 0; device < b->n_devices && !status; device++) {
-        uint32_t rights = g->rights >> 2 * device & 3;
-        if (rights) status = cuda_driver_access(b, g, device, rights);
-    }
     return status;
 }
 
@@ -104,7 +95,7 @@ static void keep(struct gv_physical *p, size_t n) {
     struct gv_backend *b = p->context->b;
     p->gone = false;
     for (size_t i = 0; i < n; i++)
-        if (b->mappings.items[i].physical == p) map_again(b, &b->mappings.items[i]);
+        if (b->mappings.items[i].physical == p) cuda_driver_map(b, &b->mappings.items[i]);
 }
 
 static void give_back(struct gv_backend *b) {
@@ -116,7 +107,7 @@ static void give_back(struct gv_backend *b) {
     }
     for (struct gv_physical *p = b->physicals; p; p = p->next) {
         if (p->gone && b->driver.memory_release(p->handle)) keep(p, b->mappings.n);
-        if (p->gone) given[device_of(p)] += p->size;
+        if (p->gone) given[cuda_device_of(p)] += p->size;
     }
     for (uint32_t i = 0; i < b->n_devices; i++) memory_park(&b->room, &b->accounts[i].share, given[i]);
 }
@@ -134,6 +125,10 @@ int cuda_park(struct gv_backend *b, int fd, char *why) {
     struct gv_image_out out;
     if (b->n_placed) {
         snprintf(why, GV_ERR_SIZE, "its GPU's driver has no virtual memory management, without which memory cannot come back to its address");
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (cuda_memory_is_shared(b)) {
+        snprintf(why, GV_ERR_SIZE, "it shares memory with other sessions (cuIpc, cuMemExport)");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     int status = await_all(b);
@@ -181,7 +176,7 @@ static int make_again(struct gv_backend *b) {
     }
     size_t n = 0;
     for (; n < b->mappings.n && !status; n++)
-        if (b->mappings.items[n].physical->at == 1) status = map_again(b, &b->mappings.items[n]);
+        if (b->mappings.items[n].physical->at == 1) status = cuda_driver_map(b, &b->mappings.items[n]);
     if (status) give_up(b, n);
     return status;
 }
@@ -200,9 +195,9 @@ static int get_run(struct gv_physical *p, struct gv_image_in *in, uint64_t addre
 static int fetch(struct gv_physical *p, struct gv_image_in *in, char *piece) {
     uint64_t address, size;
     bool mapped;
-    int status = reach(p, &address, &mapped);
+    int status = cuda_reach(p, &address, &mapped);
     for (uint64_t done = 0; done < p->size && !status; done += size) status = get_run(p, in, address + done, p->size - done, piece, &size);
-    leave(p, address, mapped);
+    cuda_leave(p, address, mapped);
     return status;
 }
 
@@ -227,7 +222,7 @@ int cuda_unpark(struct gv_backend *b, int fd, char *why) {
     }
     char *piece = cuda_host_alloc(b, PIECE);
     if (!piece) status = CUDA_ERROR_UNKNOWN;
-    find_addresses(b);
+    cuda_find_addresses(b);
     for (struct gv_physical *p = b->physicals; p && !status; p = p->next) status = fetch(p, &in, piece);
     if (piece) cuda_host_free(b, piece);
     if (status) gv_image_in_fail(&in, "the driver does not copy it");

@@ -1,4 +1,4 @@
-/* Streams and events, by the driver. */
+/* Streams, by the driver. */
 #include <stdlib.h>
 
 #include "backend_cuda.h"
@@ -58,36 +58,3 @@ int cuda_at_rest(struct gv_backend *b) {
 }
 
 struct gv_stream *cuda_stream_legacy(struct gv_context *c) { return c->legacy; }
-
-int cuda_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
-    struct gv_event *e = calloc(1, sizeof *e);
-    if (!e) return CUDA_ERROR_OUT_OF_MEMORY;
-    e->context = c;
-    int status = cuda_enter(c);
-    if (!status) status = c->b->driver.event_create(&e->event, flags & ~(unsigned)CU_EVENT_INTERPROCESS);
-    if (status)
-        free(e);
-    else
-        *out = e;
-    return status;
-}
-
-void cuda_event_destroy(struct gv_event *e) {
-    if (cuda_enter(e->context) == 0) e->context->b->driver.event_destroy(e->event);
-    free(e);
-}
-
-int cuda_event_record(struct gv_event *e, struct gv_stream *s) {
-    int status = cuda_enter(s->context);
-    return status ? status : (int)s->context->b->driver.event_record(e->event, s->stream);
-}
-
-int cuda_event_elapsed(struct gv_event *start, struct gv_event *end, float *ms) {
-    int status = cuda_enter(start->context);
-    return status ? status : (int)start->context->b->driver.event_elapsed(ms, start->event, end->event);
-}
-
-int cuda_stream_wait_event(struct gv_stream *s, struct gv_event *e) {
-    int status = cuda_enter(s->context);
-    return status ? status : (int)s->context->b->driver.stream_wait_event(s->stream, e->event, 0);
-}

@@ -81,23 +81,57 @@ int cuda_physical_create(struct gv_context *c, uint64_t size, struct gv_physical
     return status;
 }
 
+void cuda_physical_forget(struct gv_physical *p) {
+    if (p->next) p->next->previous = p->previous;
+    *(p->previous ? &p->previous->next : &p->context->b->physicals) = p->next;
+    free(p->imported);
+    free(p);
+}
+
 int cuda_physical_destroy(struct gv_physical *p) {
     struct gv_backend *b = p->context->b;
+    if (p->imported) return cuda_import_end(p);
     int status = b->driver.memory_release(p->handle);
     if (status) return status;
-    if (p->next) p->next->previous = p->previous;
-    *(p->previous ? &p->previous->next : &b->physicals) = p->next;
     cuda_give(p->context, p->size);
-    free(p);
+    cuda_physical_forget(p);
     return 0;
 }
 
 /* ---- mappings ---- */
 
+static int map_pieces(struct gv_backend *b, const struct imported *from, uint64_t address, uint64_t size) {
+    uint64_t done = 0;
+    int status = 0;
+    for (uint32_t i = 0; i < from->n && done < size && !status; i++) {
+        uint64_t part = from->pieces[i].size < size - done ? from->pieces[i].size : size - done;
+        status = b->driver.memory_map(address + done, part, 0, from->pieces[i].handle, 0);
+        if (!status) done += part;
+    }
+    if (!status && done < size) status = CUDA_ERROR_INVALID_VALUE;
+    if (status && done) b->driver.memory_unmap(address, done);
+    return status;
+}
+
+static int map_only(struct gv_backend *b, const struct gv_physical *p, uint64_t address, uint64_t size) {
+    return p->imported ? map_pieces(b, p->imported, address, size) : (int)b->driver.memory_map(address, size, 0, p->handle, 0);
+}
+
+int cuda_driver_map(struct gv_backend *b, const struct mapping *g) {
+    int status = map_only(b, g->physical, g->address, g->size);
+    if (status) return status;
+    for (uint32_t device = 0; device < b->n_devices && !status; device++) {
+        uint32_t rights = g->rights >> 2 * device & 3;
+        if (rights) status = cuda_driver_access(b, g, device, rights);
+    }
+    if (status) b->driver.memory_unmap(g->address, g->size);
+    return status;
+}
+
 int cuda_memory_map(struct gv_physical *p, uint64_t address, uint64_t size) {
     struct gv_backend *b = p->context->b;
     if (!mappings_grow(&b->mappings)) return CUDA_ERROR_OUT_OF_MEMORY;
-    int status = b->driver.memory_map(address, size, 0, p->handle, 0);
+    int status = map_only(b, p, address, size);
     if (status) return status;
     bool listed = !mappings_touch(&b->mappings, address, size) && !address_ranges_touch(&b->owned, address, size);
     if (!listed || !address_ranges_add(&b->owned, address, size)) {

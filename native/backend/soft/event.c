@@ -9,9 +9,9 @@
 struct gv_event {
     struct gv_context *context;
     uint32_t flags;
-    struct stamp *latest;           /* under backend.lock; NULL: never recorded */
-    struct soft_event_words *words; /* it is shared with other sessions; NULL: it is not */
-    struct soft_event_file *file;   /* where they lie */
+    struct stamp *latest;      /* under backend.lock; NULL: never recorded */
+    struct event_words *words; /* it is shared with other sessions; NULL: it is not */
+    struct event_file *file;   /* where they lie */
 };
 
 int soft_event_create(struct gv_context *c, uint32_t flags, struct gv_event **out) {
@@ -28,7 +28,7 @@ void soft_event_destroy(struct gv_event *e) {
     struct gv_context *c = e->context;
     pthread_mutex_lock(&c->backend->lock);
     soft_stamp_drop_locked(e->latest);
-    if (e->file) soft_event_file_drop(c->backend, e->file);
+    if (e->file) event_file_drop(&c->backend->event_files, e->file);
     pthread_mutex_unlock(&c->backend->lock);
     soft_context_drop(c);
     free(e);
@@ -39,7 +39,7 @@ static void count_record(struct gv_event *e, struct stamp *t) {
     t->words = e->words;
     t->file = e->file;
     t->file->refs++;
-    t->number = soft_event_words_record(e->words);
+    t->number = event_words_record(e->words);
 }
 
 struct record_op {
@@ -55,8 +55,8 @@ static void record_drop(struct gv_stream *s, struct op *op) {
     pthread_mutex_lock(&b->lock);
     t->time = now;
     t->done = true;
-    if (t->words) soft_event_words_reach(t->words, t->number);
-    if (t->file) soft_event_file_drop(b, t->file);
+    if (t->words) event_words_reach(t->words, t->number);
+    if (t->file) event_file_drop(&b->event_files, t->file);
     soft_stamp_drop_locked(t);
     if (b->waiters) pthread_cond_broadcast(&b->done);
     pthread_mutex_unlock(&b->lock);
@@ -100,12 +100,12 @@ int soft_event_elapsed(struct gv_event *start, struct gv_event *end, float *ms) 
 
 struct shared_wait {
     struct op op;
-    struct soft_event_words *words;
-    struct soft_event_file *file;
+    struct event_words *words;
+    struct event_file *file;
     uint64_t number;
 };
 
-static bool given_up(struct gv_context *c, struct soft_event_file *f) {
+static bool given_up(struct gv_context *c, struct event_file *f) {
     pthread_mutex_lock(&c->backend->lock);
     bool closing = c->backend->closing;
     pthread_mutex_unlock(&c->backend->lock);
@@ -115,21 +115,21 @@ static bool given_up(struct gv_context *c, struct soft_event_file *f) {
 static int shared_wait_run(struct gv_stream *s, struct op *op, char *err) {
     (void)err;
     struct shared_wait *w = (struct shared_wait *)op;
-    while (!soft_event_words_reached(w->words, w->number) && !given_up(s->context, w->file)) soft_event_words_wait(w->words, w->number);
+    while (!event_words_reached(w->words, w->number) && !given_up(s->context, w->file)) event_words_wait(w->words, w->number);
     return 0;
 }
 
 static void shared_wait_drop(struct gv_stream *s, struct op *op) {
     struct gv_backend *b = s->context->backend;
     pthread_mutex_lock(&b->lock);
-    soft_event_file_drop(b, ((struct shared_wait *)op)->file);
+    event_file_drop(&b->event_files, ((struct shared_wait *)op)->file);
     pthread_mutex_unlock(&b->lock);
 }
 
 static int wait_shared(struct gv_stream *s, struct gv_event *e) {
     struct gv_backend *b = s->context->backend;
-    uint64_t number = soft_event_words_latest(e->words);
-    if (soft_event_words_reached(e->words, number)) return 0;
+    uint64_t number = event_words_latest(e->words);
+    if (event_words_reached(e->words, number)) return 0;
     struct shared_wait *w = soft_op_new(sizeof *w, OP_EVENT_WAIT, shared_wait_run, shared_wait_drop);
     if (!w) return CUDA_ERROR_OUT_OF_MEMORY;
     w->words = e->words;
@@ -148,7 +148,7 @@ int soft_event_query(struct gv_event *e) {
     pthread_mutex_lock(&b->lock);
     bool reached = !e->latest || e->latest->done;
     pthread_mutex_unlock(&b->lock);
-    if (e->words) reached = soft_event_words_reached(e->words, soft_event_words_latest(e->words)) || atomic_load(&e->file->gone);
+    if (e->words) reached = event_words_reached(e->words, event_words_latest(e->words)) || atomic_load(&e->file->gone);
     return reached ? 0 : CUDA_ERROR_NOT_READY;
 }
 
@@ -157,30 +157,26 @@ int soft_event_export(struct gv_event *e, struct gv_shared *out) {
     if (!(e->flags & CU_EVENT_INTERPROCESS) || (e->file && e->file->session)) return CUDA_ERROR_INVALID_HANDLE;
     if (!e->file) { /* it has no shared words yet */
         uint64_t at;
-        struct soft_event_file *f;
-        struct soft_event_words *words = soft_event_words_new(b, &f, &at);
+        struct event_file *f;
+        struct event_words *words = event_words_new(&b->event_files, &f, &at);
         if (!words) return CUDA_ERROR_OUT_OF_MEMORY;
         pthread_mutex_lock(&b->lock);
         e->words = words;
         e->file = f;
         f->refs++;
         struct stamp *t = e->latest;
-        if (t && t->done) soft_event_words_reach(words, soft_event_words_record(words));
+        if (t && t->done) event_words_reach(words, event_words_record(words));
         if (t && !t->done) count_record(e, t);
         pthread_mutex_unlock(&b->lock);
     }
-    uint64_t offset = (uint64_t)((char *)e->words - e->file->base);
-    *out = (struct gv_shared){.kind = GV_SHARED_EVENT, .n_pieces = 1, .ordinal = e->context->device->share.ordinal, .offset = offset};
-    out->fd[0] = e->file->fd;
-    out->file[0] = e->file->number;
-    for (int i = 1; i < GV_SHARED_PIECES; i++) out->fd[i] = -1;
+    event_words_say(e->file, e->words, e->context->device->share.ordinal, out);
     return 0;
 }
 
 int soft_event_import(struct gv_context *c, const struct gv_shared *shared, uint64_t session, struct gv_event **out) {
     struct gv_event *e;
-    struct soft_event_file *f = NULL;
-    struct soft_event_words *words = soft_event_words_open(c->backend, shared, session, &f);
+    struct event_file *f = NULL;
+    struct event_words *words = event_words_open(&c->backend->event_files, shared, session, &f);
     if (!words) return CUDA_ERROR_INVALID_VALUE;
     int rc = soft_event_create(c, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, &e);
     if (!rc) {
@@ -190,7 +186,7 @@ int soft_event_import(struct gv_context *c, const struct gv_shared *shared, uint
         return 0;
     }
     pthread_mutex_lock(&c->backend->lock);
-    soft_event_file_drop(c->backend, f);
+    event_file_drop(&c->backend->event_files, f);
     pthread_mutex_unlock(&c->backend->lock);
     return rc;
 }

@@ -87,7 +87,7 @@ uint32_t soft_number_physicals(struct gv_backend *b) {
 void soft_save_memory(struct gv_backend *b, struct gv_image_out *out) {
     struct soft_memory *m = &b->memory;
     if (!m->size) gv_image_out_fail(out, "the driver chose the addresses of its memory, which another one may not have (addresses=reply)");
-    if (soft_memory_is_shared(b) || soft_events_are_shared(b))
+    if (soft_memory_is_shared(b) || event_files_any(&b->event_files))
         gv_image_out_fail(out, "it shares memory or events with other sessions (cuIpc, cuMemExport)");
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < b->n_devices; i++) {

@@ -19,6 +19,7 @@
 #include "engine/exec.h"
 #include "limits.h"
 #include "../address_ranges.h"
+#include "../event_words.h"
 #include "../mappings.h"
 #include "../memory_room.h"
 
@@ -70,9 +71,7 @@ struct soft_memory {
     /* What sessions share (shared/). */
     struct soft_file *files;
     struct soft_segment *segments;
-    int (*new_file)(void *arg, uint64_t size, uint64_t *number);
-    void (*file_over)(void *arg, uint64_t number);
-    void *file_arg;
+    struct file_source source;
 };
 
 struct gv_backend {
@@ -96,9 +95,9 @@ struct gv_backend {
     uint32_t frees;              /* memory_free calls that wait for the device */
     struct gv_context *contexts; /* all that something still holds */
     bool closing;
-    uint64_t day_offset;                 /* ns from the monotonic clock to the time of day, as they were when it was opened */
-    struct soft_restoring *restoring;    /* image.c; NULL: none */
-    struct soft_event_file *event_files; /* shared/event_words.c; under lock */
+    uint64_t day_offset;              /* ns from the monotonic clock to the time of day, as they were when it was opened */
+    struct soft_restoring *restoring; /* image.c; NULL: none */
+    struct event_files event_files;   /* of events that sessions share; under lock */
 };
 
 struct soft_texture_slot;

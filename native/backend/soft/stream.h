@@ -68,9 +68,9 @@ int soft_stream_after_all(struct gv_context *c, struct op *op);
 struct stamp {
     uint32_t refs;
     bool done;
-    uint64_t time;                  /* ns */
-    struct soft_event_words *words; /* of an event that sessions share, to be told of the record; NULL: of none */
-    struct soft_event_file *file;
+    uint64_t time;             /* ns */
+    struct event_words *words; /* of an event that sessions share, to be told of the record; NULL: of none */
+    struct event_file *file;
     uint64_t number;
 };
 void soft_stamp_drop_locked(struct stamp *t);

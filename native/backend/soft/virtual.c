@@ -321,7 +321,7 @@ int soft_address_free(struct gv_backend *b, uint64_t address, uint64_t size) {
 
 void soft_virtual_close(struct gv_backend *b) {
     struct soft_memory *m = &b->memory;
-    m->new_file = NULL; /* whoever gives files knows that the session is over */
+    m->source.make = NULL; /* whoever gives files knows that the session is over */
     while (m->physicals) {
         struct gv_physical *p = m->physicals;
         m->physicals = p->next;

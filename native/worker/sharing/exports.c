@@ -1,5 +1,7 @@
 /* What sessions of one lease share. The worker that has exported something keeps it under a name; another session's worker asks the daemon for it, which looks whether that
  * session may have it and asks this worker in turn. So a name is worth nothing without the lease, the daemon keeps nothing, and what has ended is not to be had. */
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -73,13 +75,13 @@ static bool ask(struct worker *w, uint32_t what, uint64_t number, const uint8_t 
     if (answered) *out = w->export_answer;
     *size = w->export_answer_size;
     pthread_mutex_unlock(&w->exports_lock);
-    return answered && out->n_pieces;
+    return answered && *size;
 }
 
 int worker_export_file(void *arg, uint64_t size, uint64_t *number) {
     struct gv_shared answer;
     uint32_t said;
-    if (!ask(arg, WORKER_EXPORT_FILE, size, NULL, &answer, &said)) return -1;
+    if (!ask(arg, WORKER_EXPORT_FILE, size, NULL, &answer, &said) || !answer.n_pieces) return -1;
     close_all(answer.fd + 1, answer.n_pieces - 1);
     *number = answer.size;
     return answer.fd[0];
@@ -98,12 +100,30 @@ static struct worker_export **find(struct worker *w, const uint64_t name[2]) {
     return at;
 }
 
-EXPORT uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n) {
+/* Files that are not the daemon's, but the driver's. */
+static bool duplicate(const struct gv_shared *s, int32_t *fds, uint32_t *n) {
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        if (s->file[i]) continue;
+        fds[*n] = fcntl(s->fd[i], F_DUPFD_CLOEXEC, 0);
+        if (fds[*n] < 0) {
+            close_all(fds, *n);
+            return false;
+        }
+        ++*n;
+    }
+    return true;
+}
+
+EXPORT uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n, int32_t *fds, uint32_t *n_fds) {
     uint64_t words[2];
     memcpy(words, name, sizeof words);
-    *n = 0;
+    *n = *n_fds = 0;
     pthread_mutex_lock(&w->exports_lock);
     const struct worker_export *e = *find(w, words);
+    if (e && !duplicate(&e->shared, fds, n_fds)) {
+        *n_fds = 0;
+        e = NULL;
+    }
     if (e) {
         *n = e->shared.n_pieces;
         memcpy(files, e->shared.file, *n * sizeof *files);

@@ -455,6 +455,10 @@ static void events() {
     cudaStream_t stream, side;
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    write_word<<<1, 1, 0, side>>>(flag, 1); // a driver that loads kernels when they are first used waits for one that spins
+    spin<<<1, 1, 0, side>>>(flag, 1);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaMemset(flag, 0, sizeof *flag));
     CHECK(cudaDeviceSynchronize());
     Child child = start("events-child");
     say(child.channel, handle_of(word));

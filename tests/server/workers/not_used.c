@@ -34,7 +34,7 @@ void worker_ask_exports(struct worker *w, void (*asked)(void *arg, uint32_t what
 void worker_answer_export(struct worker *w, const void *what, uint32_t size, const int32_t *fds, uint32_t n) {
     (void)w, (void)what, (void)size, (void)fds, (void)n;
 }
-uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n) {
-    return (void)w, (void)name, (void)what, (void)files, *n = 0;
+uint32_t worker_give_export(struct worker *w, const uint8_t *name, void *what, uint64_t *files, uint32_t *n, int32_t *fds, uint32_t *n_fds) {
+    return (void)w, (void)name, (void)what, (void)files, (void)fds, *n = *n_fds = 0;
 }
 void worker_exporter_gone(struct worker *w, uint64_t session) { (void)w, (void)session; }

@@ -76,11 +76,11 @@ static int move_pages(struct gv_backend *b, uint64_t address, uint64_t size, uin
     struct soft_memory *m = &b->memory;
     pthread_mutex_unlock(&m->lock); /* nobody changes anything meanwhile: that is the executor's, which is here */
     uint64_t number;
-    int fd = soft_file_new(b, file_size, &number);
+    int fd = file_source_new(&m->source, file_size, &number);
     pthread_mutex_lock(&m->lock);
     if (soft_memory_held(m, address, size)) {
         if (fd >= 0) close(fd);
-        if (fd >= 0 && m->new_file) m->file_over(m->file_arg, number);
+        if (fd >= 0) file_source_over(&m->source, number);
         return CUDA_ERROR_NOT_READY;
     }
     struct soft_file *f = fd >= 0 ? soft_file_add(m, fd, number, file_size, true) : NULL;
@@ -187,7 +187,7 @@ static int to_pieces(struct gv_backend *b, struct gv_physical *p) {
         uint64_t part = p->size - at < FILE_MOST ? p->size - at : FILE_MOST;
         pthread_mutex_unlock(&m->lock);
         uint64_t number;
-        int fd = soft_file_new(b, part, &number);
+        int fd = file_source_new(&m->source, part, &number);
         pthread_mutex_lock(&m->lock);
         struct soft_file *f = fd >= 0 ? soft_file_add(m, fd, number, part, true) : NULL;
         if (!f && fd >= 0) close(fd);
@@ -255,7 +255,7 @@ static bool sound(const struct gv_shared *s) {
     for (uint32_t i = 0; i < s->n_pieces; i++) {
         const struct gv_shared_piece *p = &s->pieces[i];
         if (!p->size || p->size % SOFT_CHUNK || p->offset % SOFT_PAGE || p->offset + p->size < p->offset || size + p->size < size) return false;
-        if (s->fd[i] < 0 || !soft_file_is_sound(s->fd[i], p->offset + p->size)) return false;
+        if (s->fd[i] < 0 || !shared_file_is_sound(s->fd[i], p->offset + p->size)) return false;
         size += p->size;
     }
     return size == s->size && s->length && s->offset <= size && s->length <= size - s->offset;
@@ -316,5 +316,5 @@ static void inherit(struct gv_backend *b, uint64_t session) {
 
 void soft_exporter_gone(struct gv_backend *b, uint64_t session) {
     inherit(b, session);
-    soft_event_recorder_gone(b, session);
+    event_files_recorder_gone(&b->event_files, session);
 }

@@ -1,39 +1,18 @@
 /* The files that lie behind what sessions share, and which addresses and which physical memory have pages in them. exports.c puts it there. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../physical.h"
 #include "shared.h"
 
-#ifndef F_GET_SEALS
-#define F_ADD_SEALS 1033
-#define F_GET_SEALS 1034
-#define F_SEAL_SEAL 1
-#define F_SEAL_SHRINK 2
-#define F_SEAL_GROW 4
-#endif
-
 static void *pointer(uint64_t address) { return (void *)(uintptr_t)address; }
 
 void soft_shared_open(struct gv_backend *b, const struct gv_backend_config *config) {
-    b->memory.new_file = config->memory_file_arg ? config->new_memory_file : NULL;
-    b->memory.file_over = config->memory_file_over;
-    b->memory.file_arg = config->memory_file_arg;
-}
-
-int soft_file_new(struct gv_backend *b, uint64_t size, uint64_t *number) {
-    const struct soft_memory *m = &b->memory;
-    if (m->new_file) return m->new_file(m->file_arg, size, number);
-    *number = 0;
-    int fd = memfd_create("gpuvirt-shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd >= 0 && !ftruncate(fd, (off_t)size) && !fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)) return fd;
-    if (fd >= 0) close(fd);
-    return -1;
+    file_source_open(&b->memory.source, config);
+    b->event_files = (struct event_files){.lock = &b->lock, .source = &b->memory.source};
 }
 
 struct soft_file *soft_file_add(struct soft_memory *m, int fd, uint64_t number, uint64_t size, bool ours) {
@@ -51,7 +30,7 @@ void soft_file_drop(struct gv_backend *b, struct soft_file *f) {
     while (*at != f) at = &(*at)->next;
     *at = f->next;
     close(f->fd);
-    if (f->ours && m->new_file) m->file_over(m->file_arg, f->number);
+    if (f->ours) file_source_over(&m->source, f->number);
     free(f);
 }
 
@@ -60,12 +39,6 @@ bool soft_memory_is_shared(struct gv_backend *b) {
     bool any = b->memory.files;
     pthread_mutex_unlock(&b->memory.lock);
     return any;
-}
-
-bool soft_file_is_sound(int fd, uint64_t size) {
-    struct stat is;
-    int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && seals & F_SEAL_SHRINK && !fstat(fd, &is) && S_ISREG(is.st_mode) && (uint64_t)is.st_size >= size;
 }
 
 void soft_segments_forget(struct gv_backend *b, uint64_t address, uint64_t size) {
@@ -115,12 +88,7 @@ void soft_shared_close(struct gv_backend *b) {
         close(f->fd);
         free(f);
     }
-    while (b->event_files) {
-        struct soft_event_file *f = b->event_files;
-        b->event_files = f->next;
-        if (f->fd >= 0) close(f->fd);
-        free(f);
-    }
+    event_files_close(&b->event_files);
 }
 
 /* ---- pieces ---- */

@@ -39,11 +39,6 @@ void soft_shared_close(struct gv_backend *b);
 void soft_segments_forget(struct gv_backend *b, uint64_t address, uint64_t size);
 /* Whether pages of this session lie in files that others have open, or had. */
 bool soft_memory_is_shared(struct gv_backend *b);
-bool soft_events_are_shared(struct gv_backend *b);
-/* Whether a file that another session has given cannot shrink, and is so large. */
-bool soft_file_is_sound(int fd, uint64_t size);
-/* A sealed file of this session's, -1: there is none to be had. No lock held. */
-int soft_file_new(struct gv_backend *b, uint64_t size, uint64_t *number);
 
 /* Takes the descriptor over, with one reference; NULL: there is no memory, and the descriptor is the caller's. memory.lock held. */
 struct soft_file *soft_file_add(struct soft_memory *m, int fd, uint64_t number, uint64_t size, bool ours);
@@ -56,36 +51,5 @@ void soft_pieces_drop(struct gv_physical *p);
 /* Copies pages, from an address, into a file; pages never written stay holes. By way of a mapping: a limit of the size of files that are written is not
  * this one's. */
 bool soft_copy_pages(int file, uint64_t offset, uint64_t from, uint64_t size);
-
-/* ---- event_words.c ---- */
-
-struct soft_event_words;
-/* The latest record of a shared event so far, and whether it has been reached. */
-uint64_t soft_event_words_record(struct soft_event_words *w);
-uint64_t soft_event_words_latest(const struct soft_event_words *w);
-void soft_event_words_reach(struct soft_event_words *w, uint64_t number);
-bool soft_event_words_reached(const struct soft_event_words *w, uint64_t number);
-/* Waits until a record has been reached, `gone` is set, or a while has passed. */
-void soft_event_words_wait(struct soft_event_words *w, uint64_t number);
-
-/* Where the words of events lie that one session has exported. Under backend.lock, but `gone`. */
-struct soft_event_file {
-    struct soft_event_file *next;
-    uint64_t session; /* that has exported them, 0: this one */
-    int fd;           /* ours only, else -1 */
-    uint64_t number;  /* likewise */
-    uint32_t refs;    /* events and waits; ours stays */
-    uint32_t given;   /* words of ours that were given so far */
-    char *base;
-    _Atomic bool gone; /* the session has ended */
-};
-/* Words for one of this session's events; NULL: there are none to be had. Executor. */
-struct soft_event_words *soft_event_words_new(struct gv_backend *b, struct soft_event_file **file, uint64_t *offset);
-/* Those of another session's; the file is held until it is dropped. Takes the descriptor over. NULL: what was given is no such file. Executor. */
-struct soft_event_words *soft_event_words_open(struct gv_backend *b, const struct gv_shared *s, uint64_t session, struct soft_event_file **file);
-/* Nobody waits for what that session has recorded any more. */
-void soft_event_recorder_gone(struct gv_backend *b, uint64_t session);
-/* backend.lock held. */
-void soft_event_file_drop(struct gv_backend *b, struct soft_event_file *f);
 
 #endif

@@ -50,7 +50,19 @@ struct fake_batch {
 };
 extern struct fake_batch fake_batch;
 /* What the calls of virtual memory management were given last, and what there is. */
-enum fake_call { FAKE_ANY, FAKE_RESERVE, FAKE_FREE, FAKE_CREATE, FAKE_RELEASE, FAKE_MAP, FAKE_UNMAP, FAKE_ACCESS, FAKE_COPY };
+enum fake_call {
+    FAKE_ANY,
+    FAKE_RESERVE,
+    FAKE_FREE,
+    FAKE_CREATE,
+    FAKE_RELEASE,
+    FAKE_MAP,
+    FAKE_UNMAP,
+    FAKE_ACCESS,
+    FAKE_COPY,
+    FAKE_EXPORT,
+    FAKE_IMPORT
+};
 #define FAKE_DEVICE_MEMORY (64ull << 20)
 struct fake_virtual {
     bool none; /* the device has none of it */

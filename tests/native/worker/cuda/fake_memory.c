@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "fake_driver.h"
@@ -10,10 +11,10 @@
 #define HANDLES 4096
 
 struct fake_virtual fake_virtual;
-static struct {
+static struct handle {
     int file;
     size_t size;
-    bool there;
+    bool there, exportable, foreign; /* foreign: another process's, which counts it */
 } handles[HANDLES];
 static struct {
     CUdeviceptr address;
@@ -64,9 +65,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     fake_virtual.created = size, fake_virtual.prop = *prop;
     unsigned i = 1;
     while (handles[i].there) i++;
-    handles[i].file = memfd_create("memory", 0);
-    handles[i].size = size;
-    handles[i].there = true;
+    handles[i] = (struct handle){.file = memfd_create("memory", 0), .size = size, .there = true};
+    handles[i].exportable = prop->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (ftruncate(handles[i].file, (off_t)size)) return CUDA_ERROR_OUT_OF_MEMORY;
     /* A driver promises nothing of what new memory holds. */
     void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, handles[i].file, 0);
@@ -83,7 +83,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (handle >= HANDLES || !handles[handle].there) return CUDA_ERROR_INVALID_VALUE;
     close(handles[handle].file);
     handles[handle].there = false;
-    fake_virtual.bytes -= handles[handle].size;
+    if (!handles[handle].foreign) fake_virtual.bytes -= handles[handle].size;
     fake_virtual.handles--;
     fake_virtual.released = handle;
     return CUDA_SUCCESS;
@@ -124,6 +124,30 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     return mprotect((void *)(uintptr_t)ptr, size, rights) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+/* ---- exports: descriptors of the memory's file ---- */
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+    bool there = handle < HANDLES && handles[handle].there && handles[handle].exportable;
+    CUresult status = flags || !there || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_ERROR_INVALID_VALUE : virtual_state(FAKE_EXPORT);
+    if (status) return status;
+    int fd = dup(handles[handle].file);
+    memcpy(out, &fd, sizeof fd);
+    return CUDA_SUCCESS;
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *from, CUmemAllocationHandleType type) {
+    struct stat file;
+    int fd = (int)(intptr_t)from;
+    bool good = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !fstat(fd, &file) && S_ISREG(file.st_mode);
+    CUresult status = good ? virtual_state(FAKE_IMPORT) : CUDA_ERROR_INVALID_VALUE;
+    if (status) return status;
+    unsigned i = 1;
+    while (handles[i].there) i++;
+    handles[i] = (struct handle){.file = dup(fd), .size = (size_t)file.st_size, .there = true, .foreign = true};
+    fake_virtual.handles++;
+    *handle = i;
+    return CUDA_SUCCESS;
+}
+
 /* ---- copies, at once; of addresses that no call has reserved only what is said of them is noted ---- */
 
 static bool real(CUdeviceptr address) { return address >= 1ull << 40; }
@@ -138,6 +162,12 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream 
     (void)stream;
     CUresult status = virtual_state(FAKE_COPY);
     if (!status && real(from)) memcpy(to, (const void *)(uintptr_t)from, size);
+    return status;
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+    (void)stream;
+    CUresult status = virtual_state(FAKE_COPY);
+    if (!status && real(to) && real(from)) memcpy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, size);
     return status;
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream) {

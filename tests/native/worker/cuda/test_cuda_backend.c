@@ -190,7 +190,7 @@ static void virtual_memory(void) {
     struct gv_device_info info;
     CHECK(ops->device_info(backend, 0, &info) == 0);
     CHECK(info.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED]);
-    CHECK(!info.attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED]);
+    CHECK(info.attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED]);
     CHECK(!info.attributes[CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED] && !info.attributes[CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED]);
     uint64_t address, b;
     CHECK(ops->address_reserve(backend, 16 << 20, 4 << 20, &address) == 0);
