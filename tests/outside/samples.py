@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -138,9 +139,15 @@ class Samples:
 
     def build_all(self, samples: Sequence[Sample], jobs: int, limit: float) -> None:
         """Builds what can be built within `limit` seconds; `executable` tells of each whether it was."""
-        line = [_tool(Path(sys.executable).parent, "ninja"), "-C", str(self.build), "-k", "0", "-j", str(jobs), *(sample.name for sample in samples)]
+        line = [_tool(Path(sys.executable).parent, "ninja"), "-C", str(self.build)]
+
+        def complete(sample: Sample) -> bool:
+            return subprocess.run([*line, "-n", sample.name], capture_output=True, check=False).returncode == 0
+
+        with ThreadPoolExecutor(jobs) as threads:  # one that lacks a library would keep ninja from all others
+            wanted = [sample.name for sample, whole in zip(samples, threads.map(complete, samples), strict=True) if whole]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(line, capture_output=True, timeout=limit, check=False)
+            subprocess.run([*line, "-k", "0", "-j", str(jobs), *wanted], capture_output=True, timeout=limit, check=False)
 
     def commands(self, sample: Sample) -> list[list[str]]:
         """The command lines of a sample that has been built, for its folder and environment; none where it was not, or is not to be run by itself."""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import c_build
 import pytest
-from outside import results, suites
+from outside import results, samples, suites
 from outside.results import Results
 from outside.running import place
+from outside.toolkit import Toolkit
 
 PROGRAMS = {
     "passes": "cuInit(0); int n; return cuDeviceGetCount(&n) || n != 2;",
@@ -74,6 +75,17 @@ def test_a_checkout_of_programs(tmp_path: Path) -> None:
     (tmp_path / "kept.jsonl").unlink()
     right = run(folder.parent, tmp_path, "--only", "pass*")
     assert right.returncode == 0 and "100.0 %" in right.stdout, right.stdout + right.stderr
+
+
+def test_a_sample_that_lacks_a_library_keeps_no_other_from_being_built(tmp_path: Path) -> None:
+    rules = {"lacks": "make -lmissing", "good": "make", "bad": "fail", "fine": "make"}
+    text = "rule make\n  command = touch $out\nrule fail\n  command = false\n"
+    text += "".join(f"build {name}/{name}.out: {rule}\nbuild {name}: phony {name}/{name}.out\n" for name, rule in rules.items())
+    (tmp_path / "build.ninja").write_text(text)
+    toolkit = Toolkit(tmp_path)
+    known = samples.Samples(tmp_path, tmp_path, None, toolkit, frozenset(rules), {})
+    known.build_all([samples.Sample(name, Path(name)) for name in rules], 2, 60.0)
+    assert sorted(path.parent.name for path in tmp_path.glob("*/*.out")) == ["fine", "good"]
 
 
 @pytest.mark.slow

@@ -38,6 +38,9 @@ def outside(check: Check) -> Iterator[Row]:
     except Exception as error:  # CMake's, of the checkout
         yield Row("outside", check.checkout.name, "", NOT_RUN, f"it cannot be built: {error}"[-600:])
         return
+    if not commands:
+        yield Row("outside", check.checkout.name, "", NOT_RUN, "none of its programs was compiled within the time")
+        return
     passed = list(commands)
     for link in ("native", *check.of(["shm"])):
         wanted = passed
