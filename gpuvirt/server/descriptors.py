@@ -27,8 +27,13 @@ def raise_limit() -> int:
 def discard(fds: Iterable[int]) -> None:
     """Closes descriptors that somebody else has sent, on a thread: whoever has sent them may have seen to it that closing waits (SO_LINGER, a
     device at work)."""
+
+    def close(sent: list[int]) -> None:
+        for fd in sent:
+            os.close(fd)
+
     if sent := [*fds]:
-        threading.Thread(target=lambda: [os.close(fd) for fd in sent], name="closing", daemon=True).start()
+        threading.Thread(target=close, args=(sent,), name="closing", daemon=True).start()
 
 
 def take_from(sock: socket.socket, any: bool) -> None:

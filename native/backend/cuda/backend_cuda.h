@@ -251,21 +251,20 @@ void cuda_physical_forget(struct gv_physical *p);
 uint64_t cuda_space_take(struct gv_backend *b, struct cuda_device *d, uint64_t size);
 void cuda_space_give(struct gv_backend *b, uint64_t address, uint64_t size);
 
-/* ---- park.c ---- */
 uint32_t cuda_device_of(const struct gv_physical *p);
 /* Where all of a physical memory can be read and written already: `at` of each. */
 void cuda_find_addresses(struct gv_backend *b);
 /* The address where it can be read and written: `at`, or some of the worker's own for the time being. */
 int cuda_reach(struct gv_physical *p, uint64_t *address, bool *mapped);
 void cuda_leave(struct gv_physical *p, uint64_t address, bool mapped);
+/* Gives memory of another session back: those handles that are left. */
+int cuda_release_pieces(const struct gv_backend *b, struct imported *from);
+/* Whether it shares memory with other sessions, or has. */
+bool cuda_memory_is_shared(const struct gv_backend *b);
 
 /* ---- exports.c ---- */
 /* Properties of memory that other processes can have. */
 CUmemAllocationProp cuda_exportable(CUdevice device);
-/* Whether it shares memory with other sessions, or has. */
-bool cuda_memory_is_shared(const struct gv_backend *b);
-/* Gives memory of another session back. */
-int cuda_import_end(struct gv_physical *p);
 /* Counts what sessions that have ended do not count any more. Executor. */
 void cuda_inherit(struct gv_backend *b);
 

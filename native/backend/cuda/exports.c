@@ -17,12 +17,6 @@ CUmemAllocationProp cuda_exportable(CUdevice device) {
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
-bool cuda_memory_is_shared(const struct gv_backend *b) {
-    bool any = false;
-    for (const struct gv_physical *p = b->physicals; p; p = p->next) any |= p->exportable || p->imported;
-    return any;
-}
-
 /* ---- moving ---- */
 
 /* New memory that can be exported, with the contents of `size` bytes at `from`. The device is at rest. */
@@ -243,12 +237,6 @@ static struct gv_context *context_of(struct gv_context *c, uint32_t ordinal) {
     return c->account->own;
 }
 
-static int release_pieces(const struct gv_backend *b, struct imported *from) {
-    int status = 0;
-    while (from->n && !(status = b->driver.memory_release(from->pieces[from->n - 1].handle))) from->n--;
-    return status;
-}
-
 int cuda_physical_import(struct gv_context *c, const struct gv_shared *s, uint64_t session, struct gv_physical **out) {
     struct gv_backend *b = c->b;
     struct gv_physical *p = calloc(1, sizeof *p);
@@ -265,7 +253,7 @@ int cuda_physical_import(struct gv_context *c, const struct gv_shared *s, uint64
     for (uint32_t i = 0; i < s->n_pieces && i < GV_SHARED_PIECES; i++)
         if (s->fd[i] >= 0) close(s->fd[i]);
     if (status) {
-        if (from) release_pieces(b, from);
+        if (from) cuda_release_pieces(b, from);
         free(from);
         free(p);
         return status;
@@ -275,19 +263,6 @@ int cuda_physical_import(struct gv_context *c, const struct gv_shared *s, uint64
     if (p->next) p->next->previous = p;
     b->physicals = p;
     *out = p;
-    return 0;
-}
-
-int cuda_import_end(struct gv_physical *p) {
-    struct gv_backend *b = p->context->b;
-    struct memory_share *share = &p->context->account->share;
-    int status = release_pieces(b, p->imported);
-    if (status) return status;
-    if (p->imported->inherited) {
-        share->beside -= p->size;
-        memory_show(&b->room, share);
-    }
-    cuda_physical_forget(p);
     return 0;
 }
 

@@ -13,41 +13,6 @@
 #define PIECE (8ull << 20)     /* bytes of the pinned memory in between */
 #define PAGE (64ull << 10)     /* bytes; pages of zeros are not written */
 
-/* ---- where it can be reached ---- */
-
-uint32_t cuda_device_of(const struct gv_physical *p) { return (uint32_t)(p->context->account - p->context->b->accounts); }
-
-/* Where all of a physical memory can be read and written already. */
-void cuda_find_addresses(struct gv_backend *b) {
-    for (struct gv_physical *p = b->physicals; p; p = p->next) p->at = 0;
-    for (size_t i = 0; i < b->mappings.n; i++) {
-        const struct mapping *g = &b->mappings.items[i];
-        if (g->size == g->physical->size && (g->rights >> 2 * cuda_device_of(g->physical) & 3) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            g->physical->at = g->address;
-    }
-}
-
-/* Maps it somewhere else for the time being, where it cannot be reached. */
-int cuda_reach(struct gv_physical *p, uint64_t *address, bool *mapped) {
-    struct gv_backend *b = p->context->b;
-    *address = p->at;
-    *mapped = false;
-    if (p->at) return cuda_enter(p->context);
-    struct mapping g = {.address = cuda_space_take(b, p->context->account, p->size), .size = p->size};
-    int status = g.address ? cuda_enter(p->context) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (!status) status = b->driver.memory_map(g.address, p->size, 0, p->handle, 0);
-    *mapped = !status;
-    if (!status) status = cuda_driver_access(b, &g, cuda_device_of(p), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    *address = g.address;
-    return status;
-}
-
-void cuda_leave(struct gv_physical *p, uint64_t address, bool mapped) {
-    if (p->at || !address) return;
-    if (mapped) p->context->b->driver.memory_unmap(address, p->size);
-    cuda_space_give(p->context->b, address, p->size);
-}
-
 /* ---- out ---- */
 
 static bool all_zeros(const char *page, uint64_t size) { return !page[0] && !memcmp(page, page + 1, size - 1); }

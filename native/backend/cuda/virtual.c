@@ -88,9 +88,28 @@ void cuda_physical_forget(struct gv_physical *p) {
     free(p);
 }
 
+int cuda_release_pieces(const struct gv_backend *b, struct imported *from) {
+    int status = 0;
+    while (from->n && !(status = b->driver.memory_release(from->pieces[from->n - 1].handle))) from->n--;
+    return status;
+}
+
+static int end_import(struct gv_physical *p) {
+    struct gv_backend *b = p->context->b;
+    struct memory_share *share = &p->context->account->share;
+    int status = cuda_release_pieces(b, p->imported);
+    if (status) return status;
+    if (p->imported->inherited) {
+        share->beside -= p->size;
+        memory_show(&b->room, share);
+    }
+    cuda_physical_forget(p);
+    return 0;
+}
+
 int cuda_physical_destroy(struct gv_physical *p) {
     struct gv_backend *b = p->context->b;
-    if (p->imported) return cuda_import_end(p);
+    if (p->imported) return end_import(p);
     int status = b->driver.memory_release(p->handle);
     if (status) return status;
     cuda_give(p->context, p->size);
@@ -165,4 +184,45 @@ int cuda_memory_access(struct gv_backend *b, uint64_t address, uint64_t size, ui
     for (size_t i = first; i < first + n && !status; i++)
         b->mappings.items[i].rights = (b->mappings.items[i].rights & ~(3u << 2 * device)) | rights << 2 * device;
     return status;
+}
+
+bool cuda_memory_is_shared(const struct gv_backend *b) {
+    bool any = false;
+    for (const struct gv_physical *p = b->physicals; p; p = p->next) any |= p->exportable || p->imported;
+    return any;
+}
+
+/* ---- where it can be reached ---- */
+
+uint32_t cuda_device_of(const struct gv_physical *p) { return (uint32_t)(p->context->account - p->context->b->accounts); }
+
+/* Where all of a physical memory can be read and written already. */
+void cuda_find_addresses(struct gv_backend *b) {
+    for (struct gv_physical *p = b->physicals; p; p = p->next) p->at = 0;
+    for (size_t i = 0; i < b->mappings.n; i++) {
+        const struct mapping *g = &b->mappings.items[i];
+        if (g->size == g->physical->size && (g->rights >> 2 * cuda_device_of(g->physical) & 3) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            g->physical->at = g->address;
+    }
+}
+
+/* Maps it somewhere else for the time being, where it cannot be reached. */
+int cuda_reach(struct gv_physical *p, uint64_t *address, bool *mapped) {
+    struct gv_backend *b = p->context->b;
+    *address = p->at;
+    *mapped = false;
+    if (p->at) return cuda_enter(p->context);
+    struct mapping g = {.address = cuda_space_take(b, p->context->account, p->size), .size = p->size};
+    int status = g.address ? cuda_enter(p->context) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (!status) status = b->driver.memory_map(g.address, p->size, 0, p->handle, 0);
+    *mapped = !status;
+    if (!status) status = cuda_driver_access(b, &g, cuda_device_of(p), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    *address = g.address;
+    return status;
+}
+
+void cuda_leave(struct gv_physical *p, uint64_t address, bool mapped) {
+    if (p->at || !address) return;
+    if (mapped) p->context->b->driver.memory_unmap(address, p->size);
+    cuda_space_give(p->context->b, address, p->size);
 }
