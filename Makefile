@@ -63,6 +63,7 @@ $(VENV)/.demo: $(VENV)/.built
 $(VENV)/.test: $(VENV)/.demo
 	@$(PYTHON) tools/preflight.py test
 	$(PIP) install --progress-bar off --no-build-isolation -e '.[demo,test]'
+	$(BIN)/python tools/lazy_redirectors.py
 	@touch $@
 
 # PyTorch brings Triton, and its tests tensors; only they see it, and its libraries are those of CUDA 13. About 3 GB to download.
