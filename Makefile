@@ -5,7 +5,7 @@ JOBS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 # Test files are shared out among JOBS processes, twice as many as there are cores on a small machine: half of the time a test waits.
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 BUILD_NEEDS := scikit-build-core pycparser cmake ninja
 HEADERS := nvidia-cuda-runtime==13.5.37 nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79

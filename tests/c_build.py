@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
 STORE = ROOT / "build-tests"
 DAYS_KEPT = 7
-STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g1", "-pthread")  # g1: the lines, which is all that a sanitizer tells
+# g1: the lines, which is all that a sanitizer tells. PIC: programs and libraries share objects.
+STRICT = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g1", "-fPIC", "-pthread")
 SANITIZED = ("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": ("-O2",),
@@ -114,7 +115,12 @@ def program(target: Path, sources: Iterable[Path], *, variant: str = "plain", fl
 
 def library(target: Path, sources: Iterable[Path], *, variant: str = "plain", flags: Sequence[str] = (), libraries: Sequence[str] = ()) -> Path:
     """As `program`, for a shared library."""
-    return _link(target, sources, [*VARIANTS[variant], "-fPIC", *flags], [*VARIANTS[variant], "-shared"], libraries)
+    return _link(target, sources, [*VARIANTS[variant], *flags], [*VARIANTS[variant], "-shared"], libraries)
+
+
+def calls(macro: str, result: str, function: str) -> str:
+    """The flag that makes a macro a call of a function, which is declared where it is called."""
+    return f"-D{macro}=({{ {result} {function}(void); {function}(); }})"
 
 
 def generated() -> Path:

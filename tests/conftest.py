@@ -12,6 +12,7 @@ import pytest
 from cpu_times import Recorder
 
 EXPECTED = Path(__file__).with_name("expected_skips.txt")
+LONGEST = Path(__file__).with_name("longest_files.txt")  # as python -m tests.cpu_times --longest prints them
 skipped: list[tuple[str, str]] = []
 
 
@@ -42,6 +43,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if cases[test] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             cases[test] += 1
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")  # of what -m has left
+def order_files(items: list[pytest.Item]) -> None:
+    """Files that take long come first, then those with many tests: a run that ends with a long one has one core at work at its end."""
+    longest = {name: i for i, name in enumerate(LONGEST.read_text().split())}
+    files = [item.nodeid.partition("::")[0] for item in items]
+    many = Counter(files)
+    ranks = {file: (longest.get(file, len(longest)), -many[file], i) for i, file in enumerate(dict.fromkeys(files))}
+    items.sort(key=lambda item: ranks[item.nodeid.partition("::")[0]])
 
 
 def expected_skips() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
     pytest --cpu-times=build/times.json ...
     python -m tests.cpu_times build/times.json [--most 30]      # by area and tier, and the dearest tests
+    python -m tests.cpu_times --longest build/*.json > tests/longest_files.txt
 
 On a shared machine wall time says what others do; CPU time is that of the tests. Servers and workers count for the test during which they calculate.
 """
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 TICK = os.sysconf("SC_CLK_TCK")
+LONG_S = 30.0
 TIERS = ("test", "slow", "wide", "long")
 
 
@@ -91,12 +93,28 @@ def table(rows: dict[str, list[Any]], key: Any) -> str:
     return "\n".join(f"{count:6.0f} tests  {cpu:8.1f} s CPU  {wall:8.1f} s wall  {name}" for name, (count, cpu, wall) in order)
 
 
+def longest(runs: list[dict[str, list[Any]]]) -> list[str]:
+    """Files that take more than half a minute in one of the runs, the longest first."""
+    wall: dict[str, float] = {}
+    for run in runs:
+        mine: dict[str, float] = defaultdict(float)
+        for test, (_, seconds, *_) in run.items():
+            mine[test.partition("::")[0]] += seconds
+        wall |= {file: max(seconds, wall.get(file, 0.0)) for file, seconds in mine.items()}
+    return sorted((file for file, seconds in wall.items() if seconds > LONG_S), key=lambda file: -wall[file])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="+")
+    parser.add_argument("--longest", action="store_true", help="only print the files that take longest, for the order of the next runs")
     parser.add_argument("--most", type=int, default=30, help="how many single tests and modules")
     args = parser.parse_args()
-    rows = json.loads(args.file.read_text())
+    runs = [json.loads(file.read_text()) for file in args.file]
+    if args.longest:
+        print("\n".join(longest(runs)))
+        return
+    rows = {test: row for run in runs for test, row in run.items()}
     print(table(rows, lambda test, rest: area(test)), "\n")
     print(table(rows, lambda test, rest: rest[0] if rest else "test"), "\n")
     print("\n".join(table(rows, lambda test, rest: test.split("::")[0]).splitlines()[: args.most + 1]), "\n")

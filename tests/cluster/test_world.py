@@ -440,9 +440,9 @@ def test_whatever_happens_nothing_is_granted_twice_or_leaked(seed: int) -> None:
     judge(chaos(seed))
 
 
-@pytest.mark.wide
-def test_that_for_many_seeds() -> None:
-    for seed in range(100, 160):
+@pytest.mark.parametrize("seeds", [pytest.param((100, 130), marks=pytest.mark.wide), pytest.param((130, 220), marks=pytest.mark.long)])
+def test_that_for_many_seeds(seeds: tuple[int, int]) -> None:
+    for seed in range(*seeds):
         judge(chaos(seed))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conformance import building
-from e2e.conftest import chained, pool, pytest_runtest_makereport  # noqa: F401  (fixtures, and what failing tests show)
+from e2e.conftest import chained, chained_sharing, pool, pytest_runtest_makereport  # noqa: F401  (fixtures, and what failing tests show)
 from e2e.harness import Server, start_server
 
 

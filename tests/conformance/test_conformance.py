@@ -37,9 +37,10 @@ def test_conforms(pool: Server, programs: dict[str, Path], subject: str, link: s
 
 @pytest.mark.wide
 @pytest.mark.parametrize("subject", subjects())
-def test_by_the_driver(chained: Server, programs: dict[str, Path], subject: str) -> None:
+def test_by_the_driver(request: pytest.FixtureRequest, programs: dict[str, Path], subject: str) -> None:
     """The cuda backend, with our own shim in the place of the driver."""
-    assert_all_ok(run_program(chained, [programs[subject], "--unchecked"], "--gpus", "2"), subject, LACKING_BY_THE_DRIVER)
+    server = request.getfixturevalue("chained_sharing" if subject == "ipc" else "chained")
+    assert_all_ok(run_program(server, [programs[subject], "--unchecked"], "--gpus", "2"), subject, LACKING_BY_THE_DRIVER)
 
 
 @pytest.mark.parametrize("subject", subjects())

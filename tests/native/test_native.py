@@ -60,8 +60,9 @@ def passes(done: subprocess.CompletedProcess[str]) -> None:
 
 
 # An unanswering server has the time that the test gives it, what may be under way is cut from 64 and 256 MiB to a few, an end waits for readers.
+# By macros and not by -include, so that files that use none of it are compiled once for all tests.
 SMALLER = (
-    *("-include", str(HERE / "transport/open_ns.h"), "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"),
+    *(c_build.calls("OPEN_NS", "long long", "test_open_limit"), "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull"),
     *("-DDRAIN_MS=100000", "-DVERBS_HELLO_NS=50000000000ll"),
 )
 BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that something never comes
@@ -166,8 +167,14 @@ def runs(request: pytest.FixtureRequest, build: Builder, tmp_path_factory: pytes
         yield started
 
 
-@pytest.mark.parametrize("sanitizer", [ADDRESS, pytest.param(THREAD, marks=pytest.mark.wide)])
-@pytest.mark.parametrize("name", ["test_handshake", "test_sha256", "test_meta", "test_ring", "test_lz4", "test_image_stream"])
+WIRE_TESTS = ["test_handshake", "test_sha256", "test_meta", "test_ring", "test_lz4", "test_image_stream"]
+WITH_THREADS = ["test_ring", "test_image_stream"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sanitizer"),
+    [*((name, ADDRESS) for name in WIRE_TESTS), *(pytest.param(name, THREAD, marks=pytest.mark.wide) for name in WITH_THREADS)],
+)
 def test_wire(runs: ConcurrentRuns, request: pytest.FixtureRequest, name: str, sanitizer: str) -> None:
     passes(runs.result(request))
 

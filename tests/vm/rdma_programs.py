@@ -13,7 +13,7 @@ LINK = [*sorted((ROOT / "native/wire").glob("*.c")), *sorted((ROOT / "native/tra
 # As tests/native/test_native.py has them; a deadline is for what hangs. Less traffic, and cuts ten times as far from each other: what is to come back
 # in between takes longer, too.
 FLAGS = (
-    "-include", str(HERE / "open_ns.h"), "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull", "-DDRAIN_MS=100000",
+    c_build.calls("OPEN_NS", "long long", "test_open_limit"), "-DUNACKED_LIMIT=4194304u", "-DCOPIES_LIMIT=8388608ull", "-DDRAIN_MS=100000",
     "-DGV_MORE_TRANSPORT=gv_sealed_transport", "-DGV_TCP_SEALS=false", '-DONLY_TRANSPORT="verbs"', "-DTEST_PATIENCE_NS=200000000000LL",
     "-DLESS(n)=((n)/4)", "-DSTEP_US=20000",
 )  # fmt: skip

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import c_build
 from fuzz.worker.build_fuzzer import HERE as WORKER
-from fuzz.worker.build_fuzzer import LIMITS, PEERS, TRACED, includes, product
+from fuzz.worker.build_fuzzer import LIMITS, includes, link
 
 HERE = Path(__file__).resolve().parent
 SESSION = HERE / "everything.txt"
@@ -22,6 +21,4 @@ SANITIZERS = {
 
 def build(folder: Path, instead: Mapping[Path, Path] | None = None, name: str = "image_fuzzer") -> Path:
     """The fuzzer, in `folder`; `instead`: other sources in the place of some of the product's. Those in one folder share all else."""
-    sources = [*((instead or {}).get(p, p) for p in product()), *PEERS, *SHARED, *OWN]
-    flags = ["-fvisibility=hidden", *LIMITS, *TRACED, *includes(folder), f"-I{WORKER}"]
-    return c_build.program(folder / name, sources, variant="address", flags=flags, libraries=["-ldl", "-lm"])
+    return link(folder / name, "address", instead or {}, [*SHARED, *OWN], [*LIMITS, *includes(folder), f"-I{WORKER}"])

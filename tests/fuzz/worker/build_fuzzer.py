@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,14 @@ def build_driver(folder: Path, variant: str) -> Path:
 
 def build(folder: Path, variant: str = "address", instead: Mapping[Path, Path] | None = None, name: str = "fuzzer") -> Fuzzer:
     """The fuzzer, in `folder`; `instead`: other sources in the place of some of the product's. Those in one folder share all else."""
-    sources = [*((instead or {}).get(p, p) for p in product()), *PEERS, *FUZZER]
-    flags = ["-fvisibility=hidden", *LIMITS, *TRACED, *includes(folder)]
-    program = c_build.program(folder / name, sources, variant=variant, flags=flags, libraries=["-ldl", "-lm"])
+    program = link(folder / name, variant, instead or {}, FUZZER, [*LIMITS, *includes(folder)])
     return Fuzzer(program, build_driver(folder, variant))
+
+
+def link(target: Path, variant: str, instead: Mapping[Path, Path], fuzzer: Sequence[Path], flags: Sequence[str]) -> Path:
+    """The worker and its backends tell where they have been; what lies below is as all tests have it."""
+    below = [p for p in product() if p.is_relative_to(NATIVE / "transport") or p.is_relative_to(NATIVE / "wire")]
+    sources = [*(instead.get(p, p) for p in product() if p not in below or p in instead), *PEERS, *fuzzer]
+    others = c_build.objects([p for p in below if p not in instead], [*c_build.STRICT, *c_build.VARIANTS[variant], *flags])
+    traced = ["-fvisibility=hidden", *TRACED, *flags]
+    return c_build.program(target, sources, variant=variant, flags=traced, libraries=[*map(str, others), "-ldl", "-lm"])

@@ -75,8 +75,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
         sources = [file for folder in below for file in sorted(folder.rglob("*.c"))]
         sources.append(generated / "gv_commands.c")
         includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
-        counted = ["-DCOMPLETIONS_STEP()=count_completion_step()", "-include", str(HERE / "count_steps.h")]
-        flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", *counted, *(f"-I{i}" for i in includes)]
+        counted = c_build.calls("COMPLETIONS_STEP()", "void", "count_completion_step")
+        flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", counted, *(f"-I{i}" for i in includes)]
         return c_build.program(folder / (build + "".join(link)), sources, variant=build, flags=flags, libraries=link)
 
     return build_for

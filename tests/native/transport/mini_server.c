@@ -18,6 +18,8 @@
 
 _Atomic int64_t test_open_ns = TEST_PATIENCE_NS;
 
+long long test_open_limit(void) { return atomic_load(&test_open_ns); }
+
 static const uint64_t rings[4] = {1 << 20, 1 << 20, 1 << 21, 1 << 21};
 
 static void read_boot_id(char *to, size_t size) {

@@ -10,6 +10,10 @@
 #include "../../../native/wire/transcript.h"
 #include "pair.h"
 
+/* How long an unanswering server has (OPEN_NS), ns: mini_start sets it. A file that is compiled for these tests calls the second one. */
+extern _Atomic int64_t test_open_ns;
+long long test_open_limit(void);
+
 enum fault {
     NO_FAULT,
     /* in the greeting */

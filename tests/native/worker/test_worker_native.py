@@ -49,7 +49,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
-@pytest.mark.parametrize("build", ["address", *(pytest.param(build, marks=pytest.mark.wide) for build in ("plain", "thread"))])
+@pytest.mark.parametrize("build", ["address", pytest.param("thread", marks=pytest.mark.wide)])
 def test_worker(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, transport: str) -> None:
     ran = runs.result(request)
     assert ran.returncode == 0 and "43 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
