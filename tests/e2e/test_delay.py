@@ -46,10 +46,13 @@ def answers(pool: Server, build: Callable[..., Path], link: str, count: int, sta
 
 def check_answers(pool: Server, build: Callable[..., Path], link: str, stats: Path) -> None:
     answers(pool, build, link, 1, stats)  # both sides know the program's module from here on
-    few, waits_for_few = answers(pool, build, link, 5, stats)
-    many, waits_for_many = answers(pool, build, link, 25, stats)
-    assert waits_for_many - waits_for_few == 20
-    assert few >= 5 * RTT and many >= 25 * RTT
+    for _ in range(3):  # on a busy machine a program's start may take a wait more
+        few, waits_for_few = answers(pool, build, link, 5, stats)
+        many, waits_for_many = answers(pool, build, link, 25, stats)
+        assert few >= 5 * RTT and many >= 25 * RTT
+        if waits_for_many - waits_for_few == 20:
+            return
+    raise AssertionError(f"{waits_for_few} waits for 5 answers, {waits_for_many} for 25")
 
 
 @pytest.mark.parametrize("link", FAR)
