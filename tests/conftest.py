@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")  # of what -m has left
-def order_files(items: list[pytest.Item]) -> None:
+def pytest_order_files(items: list[pytest.Item]) -> None:
     """Files that take long come first, then those with many tests: a run that ends with a long one has one core at work at its end."""
     longest = {name: i for i, name in enumerate(LONGEST.read_text().split())}
     files = [item.nodeid.partition("::")[0] for item in items]

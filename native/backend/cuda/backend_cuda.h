@@ -263,8 +263,6 @@ int cuda_release_pieces(const struct gv_backend *b, struct imported *from);
 bool cuda_memory_is_shared(const struct gv_backend *b);
 
 /* ---- exports.c ---- */
-/* Properties of memory that other processes can have. */
-CUmemAllocationProp cuda_exportable(CUdevice device);
 /* Counts what sessions that have ended do not count any more. Executor. */
 void cuda_inherit(struct gv_backend *b);
 

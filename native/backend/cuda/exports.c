@@ -4,14 +4,13 @@
  * An export is made of whole handles, and of what else lies in them: programs of one lease see each other's, as processes do with the driver's own exports. Handles that
  * lie one behind the other become one, but those that are exported already stay. */
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "backend_cuda.h"
 
 #define BY_DESCRIPTOR CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-CUmemAllocationProp cuda_exportable(CUdevice device) {
+static CUmemAllocationProp properties(CUdevice device) {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .requestedHandleTypes = BY_DESCRIPTOR,
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
@@ -23,7 +22,7 @@ CUmemAllocationProp cuda_exportable(CUdevice device) {
 static int copy_of(struct gv_context *c, uint64_t from, uint64_t size, CUmemGenericAllocationHandle *out) {
     struct gv_backend *b = c->b;
     const struct driver *d = &b->driver;
-    CUmemAllocationProp prop = cuda_exportable(c->device);
+    CUmemAllocationProp prop = properties(c->device);
     struct mapping g = {.size = size};
     int status = cuda_enter(c);
     if (!status) status = d->memory_create(out, size, &prop, 0);

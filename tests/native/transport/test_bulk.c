@@ -11,7 +11,7 @@
 #include "pair.h"
 
 #ifdef __SANITIZE_THREAD__ /* eight times slower: what it looks for shows in fewer bytes, too */
-#define LARGEST (16ull << 20)
+#define LARGEST (32ull << 20)
 #else
 #define LARGEST (64ull << 20)
 #endif

@@ -76,8 +76,9 @@ struct lent {
 
 static void part_done(void *arg) {
     struct lent *l = arg;
+    uint8_t *data = l->data; /* once it is done, *l may be gone */
     CHECK(atomic_fetch_add(&l->done, 1) == 0);
-    free(l->data); /* whoever looks at it afterwards is found out by the sanitizer */
+    free(data); /* whoever looks at it afterwards is found out by the sanitizer */
 }
 
 static void *send_payloads(void *arg) {
