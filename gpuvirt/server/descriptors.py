@@ -36,11 +36,11 @@ def discard(fds: Iterable[int]) -> None:
         threading.Thread(target=close, args=(sent,), name="closing", daemon=True).start()
 
 
-def take_from(sock: socket.socket, any: bool) -> None:
+def take_from(sock: socket.socket, allowed: bool) -> None:
     """Whether the other end of this Unix socket may send descriptors from now on, where the kernel can see to it (Linux 6.16): a message that is
     received without them, or never, closes them too, and on the receiver's thread."""
     with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, int(any))
+        sock.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, int(allowed))
 
 
 _SO_PASSRIGHTS = 83

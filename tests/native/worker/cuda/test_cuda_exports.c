@@ -204,19 +204,6 @@ static void failing(void) {
     end();
 }
 
-/* Of a session that has ended the memory counts for whoever still has it, from its next command on. */
-static void inherited(void) {
-    open_window();
-    struct gv_shared s;
-    CHECK(ops->memory_back(context, base, 4 * MIB, true) == 0 && ops->memory_export(context, base, 4 * MIB, &s) == 0);
-    struct gv_physical *p = imported(&s, 7), *q = imported(&s, 8);
-    ops->exporter_gone(backend, 7);
-    ops->exporter_gone(backend, 9);
-    for (int i = 0; i < 2; i++) ops->command_begin(backend), ops->command_end(backend);
-    CHECK(ops->physical_destroy(p) == 0 && ops->physical_destroy(q) == 0);
-    end();
-}
-
 /* As another worker hears of it, which this backend plays as well. */
 static struct gv_event *opened(const struct gv_shared *s, uint64_t session) {
     struct gv_shared other = *s;
@@ -279,8 +266,8 @@ static void events(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {{"allocation", allocation}, {"pieces", pieces},       {"physical", physical}, {"refused", refused},
-                                             {"failing", failing},       {"inherited", inherited}, {"events", events}};
+    static const struct test_case cases[] = {{"allocation", allocation}, {"pieces", pieces},   {"physical", physical},
+                                             {"refused", refused},       {"failing", failing}, {"events", events}};
     if (argc < 2) return 2;
     driver = argv[1];
     return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 240);

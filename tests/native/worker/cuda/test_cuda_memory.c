@@ -432,6 +432,27 @@ static void window(void) {
     without = false;
 }
 
+/* Memory of a session that has ended counts for whoever still has it, from its next command on and until it gives it back. */
+static void inherited(void) {
+    begin(48 * MIB);
+    struct gv_shared s, other;
+    struct gv_physical *p;
+    CHECK(ops->memory_export(context, allocate(4 * MIB), 4 * MIB, &s) == 0 && s.n_pieces == 1);
+    other = s;
+    other.fd[0] = dup(s.fd[0]);
+    uint64_t own = shown();
+    CHECK(own == 4 * MIB && ops->physical_import(context, &other, 7, &p) == 0 && shown() == own);
+    ops->exporter_gone(backend, 9); /* another one */
+    ops->command_begin(backend), ops->command_end(backend);
+    CHECK(shown() == own);
+    ops->exporter_gone(backend, 7);
+    for (int i = 0; i < 2; i++) ops->command_begin(backend), ops->command_end(backend); /* once */
+    CHECK(shown() == own + 4 * MIB);
+    CHECK(ops->physical_destroy(p) == 0 && shown() == own);
+    ops->export_end(backend, &s);
+    end();
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {{"to_the_byte", to_the_byte},
                                              {"small_ones", small_ones},
@@ -444,7 +465,8 @@ int main(int argc, char **argv) {
                                              {"without_virtual_memory", without_virtual_memory},
                                              {"at_rest", at_rest},
                                              {"awaits_value", awaits_value},
-                                             {"window", window}};
+                                             {"window", window},
+                                             {"inherited", inherited}};
     if (argc < 2) return 2;
     driver = argv[1];
     return run_cases(cases, sizeof cases / sizeof *cases, argc - 1, argv + 1, 240);
