@@ -120,7 +120,10 @@ struct ibv_wc next_completion(struct end *end) {
     for (int tries = 0;; tries++) {
         int taken = ibv_poll_cq(end->cq, 1, &wc);
         CHECK(taken >= 0);
-        if (taken) return wc;
+        if (taken) {
+            atomic_fetch_add(&end->completions, 1);
+            return wc;
+        }
         CHECK(sv_now() < until);
         if (tries > 100) nap(20);
     }

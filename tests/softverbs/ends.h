@@ -40,6 +40,7 @@ struct end {
     struct ibv_cq *cq;
     struct ibv_qp *qp;
     uint8_t *buffer;
+    _Atomic unsigned completions; /* that were taken */
 };
 
 /* What one end must know of the other. */

@@ -64,6 +64,7 @@ struct sv_rail {
     _Atomic uint64_t rnr_count; /* for rnr_every */
     _Atomic uint64_t network;   /* only rails of the same one reach each other; of 0 GIDs are link-local, of others global */
     _Atomic uint64_t slow_port; /* 1: the port tells a tenth of the rate */
+    _Atomic uint64_t drop_at;   /* the n-th packet to arrive from now is lost */
 };
 
 struct sv_station {

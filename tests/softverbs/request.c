@@ -180,12 +180,13 @@ static void timer(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
 }
 
 bool sv_requester(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
+    struct sv_rail *rail = sv_of(qp->ibv.context)->rail;
     struct sv_ring *ring = &qp->slot->responses;
     struct sv_packet *packet;
     bool some = false;
     while ((qp->ibv.state == IBV_QPS_RTS || qp->ibv.state == IBV_QPS_SQD) && (packet = sv_ring_peek(ring, qp->responses))) {
         if (!sv_arrived(packet, now, wake)) break;
-        if (sv_rail_dead(sv_of(qp->ibv.context)->rail))
+        if (sv_rail_dead(rail) || sv_nth(&rail->drop_at))
             atomic_store(&qp->slot->lost, 1);
         else
             answered(qp, packet, now);

@@ -171,7 +171,7 @@ bool sv_responder(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
         if (qp->read_active && !answer_read(qp)) return some;
         packet = sv_ring_peek(ring, qp->requests);
         if (!packet || !sv_arrived(packet, now, wake)) break;
-        if (sv_rail_dead(context->rail))
+        if (sv_rail_dead(context->rail) || sv_nth(&context->rail->drop_at))
             sv_lose(qp);
         else
             carry_out(qp, packet);

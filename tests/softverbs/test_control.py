@@ -51,7 +51,7 @@ def test_a_port_goes_down_and_up(tmp_path: Path) -> None:
 
 
 def test_words() -> None:
-    assert len(words()) == 28
+    assert len(words()) == 29
     assert words()["port_down"] == 0 and words()["rnr_count"] == 8 * 25
 
 

@@ -189,7 +189,7 @@ static void nobody_answers(void) {
 
 /* A rail that comes back in time has lost nothing. */
 static void rail_comes_back(void) {
-    struct end *a = make_end((struct wishes){.device = 1, .timeout = 12}), *b = make_end((struct wishes){.device = 2});
+    struct end *a = make_end((struct wishes){.device = 1, .timeout = 14}), *b = make_end((struct wishes){.device = 2});
     connect_end(a, address_of(b));
     connect_end(b, address_of(a));
     fill_bytes(a->buffer, BUFFER, 4);
