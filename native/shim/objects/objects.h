@@ -241,7 +241,9 @@ int stream_between(struct shim_context *c);
 void stream_retire(struct shim_stream *s);
 /* Frees the streams of a context in which nothing runs any more. */
 void stream_drop_all(struct shim_context *c);
-/* Resolves a handle and checks its context's and its own sticky status. */
+/* Resolves a handle and checks its context's and its own sticky status, for a question about the stream: nothing is ordered, and no capture ends. */
+int stream_asked(CUstream handle, struct shim_stream **out);
+/* The same for what works on the stream: a call on the legacy stream ends the captures that it would have to wait for. */
 int stream_require(CUstream handle, struct shim_stream **out);
 /* A copy to the device that a program has waited for counts as done for all it does next, on any stream. The call returns when the copy is taken up; streams that are
  * ordered with its own come after it anyway, and the first call on any other waits here (stream_require does it). */

@@ -250,17 +250,20 @@ int stream_resolve(CUstream handle, struct shim_stream **out) {
     return resolve(handle, c, out);
 }
 
-int stream_require(CUstream handle, struct shim_stream **out) {
+int stream_asked(CUstream handle, struct shim_stream **out) {
     struct shim_context *c;
     int rc = context_require(&c);
     if (!rc) rc = resolve(handle, context_bound(), out);
     if (rc) return rc;
-    if ((*out)->kind == STREAM_LEGACY && atomic_load_explicit(&(*out)->context->capturing_blocking, memory_order_relaxed)) {
-        atomic_store(&(*out)->context->capture_broken, true); /* it would have to wait for what is captured */
+    if ((*out)->kind == STREAM_LEGACY && atomic_load_explicit(&(*out)->context->capturing_blocking, memory_order_relaxed))
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
     if ((*out)->context != c) rc = context_status((*out)->context);
-    if (!rc) rc = atomic_load_explicit(&(*out)->session.status, memory_order_relaxed);
+    return rc ? rc : atomic_load_explicit(&(*out)->session.status, memory_order_relaxed);
+}
+
+int stream_require(CUstream handle, struct shim_stream **out) {
+    int rc = stream_asked(handle, out);
+    if (rc == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) atomic_store(&(*out)->context->capture_broken, true); /* it must wait for it */
     if (!rc && (*out)->within) rc = order_within(*out);
     return rc ? rc : stream_after_copies(*out);
 }

@@ -86,6 +86,25 @@ CASE(info, "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies") {
     REFUSED(cuStreamGetCaptureInfo(stream, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
+CASE(the_legacy_stream_is_asked, "cuStreamIsCapturing", "cuStreamGetCaptureInfo") {
+    CUdeviceptr memory = allocate(64);
+    CUstream blocking = garbage<CUstream>();
+    CUstreamCaptureStatus status = garbage<CUstreamCaptureStatus>();
+    CUgraph graph = garbage<CUgraph>();
+    CHECK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    CHECK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuMemsetD32Async(memory, 5, 16, blocking));
+    // It would have to wait for what is captured; to ask does no harm to the capture.
+    REFUSED(cuStreamIsCapturing(nullptr, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    REFUSED(cuStreamGetCaptureInfo(nullptr, &status, nullptr, nullptr, nullptr, nullptr, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT(status_of(blocking) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CHECK(cuStreamEndCapture(blocking, &graph));
+    EXPECT(status_of(nullptr) == CU_STREAM_CAPTURE_STATUS_NONE);
+    run(graph);
+    EXPECT(holds(memory, 5));
+    CHECK(cuStreamDestroy(blocking));
+}
+
 CASE(mode_of_the_thread, "cuThreadExchangeStreamCaptureMode") {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CHECK(cuThreadExchangeStreamCaptureMode(&mode));

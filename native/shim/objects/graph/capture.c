@@ -363,7 +363,7 @@ struct told {
 
 static int tell(CUstream stream, const struct told *to) {
     struct shim_stream *s;
-    int rc = stream_require(stream, &s);
+    int rc = stream_asked(stream, &s);
     if (rc) return rc;
     if (!to->status) return CUDA_ERROR_INVALID_VALUE;
     *to->status = CU_STREAM_CAPTURE_STATUS_NONE;
