@@ -137,7 +137,9 @@ def run_numba(checkout: Path, size: int | None, seed: int, **options: Any) -> No
 
 
 def end_in_order(signum: int, frame: object) -> None:
-    """The server and the programs under way are ended, too."""
+    """The server and the programs under way are ended, too. Once: `timeout` sends it a second time."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ENDING.set()
     raise SystemExit(128 + signum)
 
 

@@ -22,7 +22,8 @@ from .running import Place
 PLUGIN = Path(__file__).with_name("plugin")
 OUTCOMES = {"passed": results.PASSED, "skipped": results.SKIPPED, "failed": results.WRONG}
 LISTING_LIMIT_S = 3600.0
-NO_HEADER = re.compile(r"cannot open source file")  # CuPy looks for cuFFT's headers among the runtime's, where wheels do not have them
+# CuPy looks for cuFFT's headers among the runtime's, where wheels do not have them, and for libcudadevrt in a toolkit.
+NOT_INSTALLED = re.compile(r"cannot open source file|CUDA is not found")
 REFUSED = re.compile(r"NOT_SUPPORTED|NotSupported")
 
 
@@ -151,7 +152,7 @@ def _read(report: Path, end: End) -> Iterator[Row]:
         verdict = OUTCOMES[outcome]
         if verdict == results.WRONG and (REFUSED.search(cause) or ("gpuvirt: " in cause and UNSUPPORTED.search(cause.partition("gpuvirt: ")[2]))):
             verdict = results.UNSUPPORTED
-        elif verdict == results.WRONG and NO_HEADER.search(cause):
+        elif verdict == results.WRONG and NOT_INSTALLED.search(cause):
             verdict = results.LEFT_OUT
         yield Row(name, verdict, cause, since)
         running = "" if running == name else running

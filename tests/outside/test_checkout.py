@@ -31,6 +31,7 @@ def test_fails(): assert 1 == 2
 def test_is_skipped(): pass
 def test_is_refused(): raise RuntimeError("cudaErrorNotSupported: operation not supported")
 def test_lacks_a_header(): raise RuntimeError('k.cu(1): catastrophic error: cannot open source file "cufftXt.h"')
+def test_lacks_a_toolkit(): raise RuntimeError("CUDA is not found.")
 def test_dies(): os.abort()
 def test_stands_still(): time.sleep(1000)
 @pytest.mark.xfail
@@ -99,7 +100,7 @@ def test_a_suite_of_tests(tmp_path: Path) -> None:
     with place(tmp_path / "work", "auto", 1, 15) as where:
         tests, unread = suites.names(suite, where)
         assert [row.program for row in unread] == ["test_unreadable.py"] and "there_is_no_such_module" in unread[0].cause
-        assert len(tests) == 10
+        assert len(tests) == 11
         chosen = [test for test in tests if "comes_last" not in test]
         suites.run_file(suite, where, "test_it.py", chosen, kept)
     verdicts = {name.partition("::test_")[2]: row.verdict for name, row in kept.rows.items()}
@@ -109,6 +110,7 @@ def test_a_suite_of_tests(tmp_path: Path) -> None:
         "is_skipped": results.SKIPPED,
         "is_refused": results.UNSUPPORTED,
         "lacks_a_header": results.LEFT_OUT,
+        "lacks_a_toolkit": results.LEFT_OUT,
         "dies": results.CRASHED,
         "stands_still": results.LATE,
         "is_expected_to_fail": results.PASSED,
