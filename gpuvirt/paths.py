@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from gpuvirt.errors import GpuvirtError
@@ -144,6 +143,8 @@ def find_local_token(port: int) -> str | None:
 
 def write_private(path: Path, text: str) -> None:
     """Writes a file of mode 0600 atomically: a reader sees the old text or the new, never a part."""
+    import tempfile  # brings every kind of archive with it
+
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(fd, "w") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,7 +242,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
 
 def _from_file(file: Path) -> dict[str, tuple[Any, str]]:
     try:
-        content = tomllib.loads(file.read_text())
+        text = file.read_text()
+        import tomllib  # not where there is no file
+
+        content = tomllib.loads(text)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import struct
 import time
-from typing import Any
-
-import zmq
-from zmq.utils import z85
+from typing import TYPE_CHECKING, Any
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.printable import all_printable
 from gpuvirt.transport.packing import pack, unpack
 from gpuvirt.transport.token import Token, control_secret
+
+if TYPE_CHECKING:
+    import zmq
 
 VERSION = 1
 TIMEOUT = 5.0
@@ -42,6 +42,9 @@ def request(host: str, port: int, token: Token, op: str, /, limit: float = TIMEO
         RequestRefused: the server refused.
         ControlError: no answer within `limit` seconds, or the server is gone.
     """
+    import zmq  # a tenth of what `gpuvirt run` would take to start, which asks nothing
+    from zmq.utils import z85
+
     secret = z85.encode(control_secret(token.secret))
     where = f"[{host}]" if ":" in host else host
     context = zmq.Context()
@@ -77,6 +80,8 @@ def _answers(sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes], limit: float) 
     Raises:
         ControlError: the server that had let us in is gone. ZeroMQ would connect anew, and wait for the answer to a question that nobody has heard.
     """
+    import zmq
+
     poller, until, heard = zmq.Poller(), time.monotonic() + limit, False
     poller.register(sock, zmq.POLLIN)
     poller.register(monitor, zmq.POLLIN)

@@ -34,10 +34,10 @@ WIDE, LONG = pytest.mark.wide, pytest.mark.long
     [
         ("pool", "shm", 1_000, 5_000),
         ("chained", "tcp", 2_000, 5_000),
-        pytest.param("pool", "shm", 10_000, 60_000, marks=WIDE),
-        pytest.param("pool", "tcp", 20_000, 60_000, marks=WIDE),
-        pytest.param("pool", "delay(rtt=2ms,tcp)", 30_000, 8_000, marks=WIDE),
-        pytest.param("chained", "shm", 40_000, 40_000, marks=WIDE),
+        pytest.param("pool", "shm", 10_000, 30_000, marks=WIDE),
+        pytest.param("pool", "tcp", 20_000, 30_000, marks=WIDE),
+        pytest.param("pool", "delay(rtt=2ms,tcp)", 30_000, 4_000, marks=WIDE),
+        pytest.param("chained", "shm", 40_000, 20_000, marks=WIDE),
     ],
 )
 def test_programs_agree_with_the_model(request: pytest.FixtureRequest, target: Targets, server: str, link: str, first: int, steps: int) -> None:

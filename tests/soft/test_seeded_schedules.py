@@ -39,14 +39,14 @@ def test_some_seeds() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("lanes", ["", "always"], ids=["together", "apart"])
 def test_every_case(lanes: str) -> None:
-    done = run("--seeds", "8", *CASES, GPUVIRT_SOFT_LANES=lanes)
+    done = run("--seeds", "4", *CASES, GPUVIRT_SOFT_LANES=lanes)
     assert done.returncode == 0 and f"{len(CASES)} cases, 0 wrong" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.wide
 def test_on_all_cores() -> None:
     """Several threads run blocks, each with numbers of its own."""
-    done = run("--seeds", "4", *CASES, GPUVIRT_SOFT_SCHEDULE="0,cores")
+    done = run("--seeds", "2", *CASES, GPUVIRT_SOFT_SCHEDULE="0,cores")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
