@@ -205,7 +205,7 @@ class Scheduler:
                 pass
             case _:
                 out.append((sender, NotWelcome(f"a member does not say {type(message).__name__}")))
-        if not isinstance(message, Alive) and self.machine.queued <= SHORT:
+        if not isinstance(message, Alive) and len(self.machine.waiting) <= SHORT:
             self._tell_places(out)
         return out
 

@@ -34,10 +34,10 @@ def measure(gpus: int, leases: int, users: int, hosts: int = 1, gang: int = 0, e
         memory = chance.randrange(80) * GIB if chance.random() < 0.5 else 0
         return machine.handle(Asked(at, number, f"u{chance.randrange(users)}", size, memory, chance.choice([COMPUTE, 500, 250])))  # type: ignore[return-value]
 
-    while machine.queued < leases // 3 and number < 4 * leases:
+    while len(machine.waiting) < leases // 3 and number < 4 * leases:
         at += 0.01
         running += [one.lease for one in ask() if isinstance(one, Grant)]
-    found = len(running), machine.queued
+    found = len(running), len(machine.waiting)
     for part in range(gang):
         machine.handle(Asked(at, number + 1 + part, "gang", 8, compute=COMPUTE, priority=0, gang=1, gang_size=gang))
     number += gang

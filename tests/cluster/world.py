@@ -399,6 +399,6 @@ class World:
             assert host.member.up, f"{host.name} is no member"
             assert not [*host.leases], f"{host.name} has leases that nobody uses: {[*host.leases]}"
             assert all(host.member.room.free(d) == (size, COMPUTE) for d, size in enumerate(host.memory)), "a device is not free"
-        assert not self.scheduler.machine.leases and not self.scheduler.machine.queued, "the scheduler keeps leases"
+        assert not self.scheduler.machine.leases and not self.scheduler.machine.waiting, "the scheduler keeps leases"
         assert not self.scheduler.leases, "the scheduler remembers leases"
         assert {entry.name for entry in self.scheduler.hosts} == set(self.hosts), "the scheduler knows other hosts"

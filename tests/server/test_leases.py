@@ -283,7 +283,7 @@ def test_whatever_happens(events: list[tuple[str, int, int, int]]) -> None:
         assert set(policy.leases) == {lease.number for lease in leases}
         assert {s for lease in leases for s in lease.sessions} == {s for s, member in running.items() if not member.lease.refused}
         assert sum(leases.sessions_on(d) for d in range(3)) == sum(len(member.devices) for member in running.values())
-        assert policy.queued == sum(lease.waits for lease in leases)
+        assert len(policy.waiting) == sum(lease.waits for lease in leases)
         due = leases.next_expiry()
         assert due is None or due > now or kind != "t"
     for session in list(running):

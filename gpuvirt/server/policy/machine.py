@@ -3,8 +3,7 @@
 All GPUs of a lease are on one host (hosts.py), those of a gang of leases on as few as have room (gangs.py). Hosts come and go; what had GPUs of one
 that has left is over, and what waits goes on waiting.
 
-**Order.** Higher priority first; among equals the user that has used the least for its weight (shares.py); then who came first.
-A user's own leases keep their order where its quota is what they wait for.
+**Order.** That of waiting.py.
 
 **Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it. Three rules end that:
 
@@ -57,6 +56,7 @@ from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock
 from gpuvirt.server.policy.suspension import SETTLE, Suspension
+from gpuvirt.server.policy.waiting import Waiting
 
 HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
 # Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
@@ -76,13 +76,12 @@ class PolicyMachine:
     def __init__(self, memory: Sequence[int] = (), most: int = 0, history: int = HISTORY) -> None:
         self.room = Hosts(memory)
         self.leases: dict[int, Lease] = {}
-        self.queued = 0
         self._most = most
         self._clock = Clock()
         self._at = 0.0
         self._accounts: dict[str, Account] = {}
-        self._waiting: dict[str, Account] = {}  # those whose queues are not empty
         self.holdings = Holdings(self.room)
+        self.waiting = Waiting(self.leases, self.holdings, self._clock)
         self._lane = Lane(self.room)
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
@@ -191,22 +190,13 @@ class PolicyMachine:
         if found is None:
             return None
         if found.gang and found.gang.assembles:
-            return self.queued + 1, self.queued + 1
-        rank = self._rank(found)
-        holders = [self._rank(lease) for lease in self._holders()]
-        if self.holdings.of(found.id):
-            return 1 + sum(other < rank for other in holders), self.queued
-        ahead = sum(other > rank for other in holders)
-        for account in self._waiting.values():
-            ahead += account.ahead_of(rank, self._clock.ahead)
-        return ahead + 1, self.queued
+            return len(self.waiting) + 1, len(self.waiting) + 1
+        return self.waiting.place(found), len(self.waiting)
 
     def order(self) -> list[int]:
         """All leases that wait, by their places."""
-        waiting = [self.leases[number] for account in self._waiting.values() for _, _, number in account.queue]
-        ordered = sorted(waiting, key=lambda lease: (self.holdings.of(lease.id) is None, self._rank(lease)))
         assembling = [number for gang in self.gangs.values() if gang.assembles for number in gang.parts]
-        return [number for lease in ordered for number in lease.numbers] + assembling
+        return [number for lease in self.waiting.in_order() for number in lease.numbers] + assembling
 
     def _entry(self, lease: int) -> Lease | None:
         """A lease that waits, or the gang that does, of which it is; None: it does not wait."""
@@ -298,12 +288,10 @@ class PolicyMachine:
 
     def _queue_up(self, lease: Lease, out: list[Instruction]) -> None:
         """A lease, or a gang, gets what it wants or waits for it."""
-        account, asked = lease.account, lease.asked
+        asked = lease.asked
         self.leases[lease.id] = lease
-        account.queue_up(self._at, lease.entry)
-        self._waiting[account.name] = account
-        self.queued += 1
-        devices = self.room.find(lease.shape) if self._has_turn(lease) else []
+        self.waiting.add(lease, self._at)
+        devices = self.room.find(lease.shape) if self.waiting.has_turn(lease) else []
         if len(devices) == lease.shape.gpus:
             self._grant(lease, devices, out)
             return
@@ -364,7 +352,7 @@ class PolicyMachine:
         gang = lease.gang
         assert gang is not None
         if gang.whole:
-            self._dequeue(self.leases.pop(gang.whole))
+            self.waiting.remove(self.leases.pop(gang.whole), self._at)
             gang.whole = 0
         self._out_of_gang(lease)
         del self.leases[lease.id]
@@ -393,27 +381,6 @@ class PolicyMachine:
             self._wait_suspended(lease, self._at + SETTLE)
         else:
             self._give(lease, event.devices, out)
-
-    def _has_turn(self, lease: Lease) -> bool:
-        """Whether the quota has room for the lease and for those of its user that are ahead of it."""
-        account = lease.account
-        if not account.quota:
-            return True
-        room = account.quota - account.gpus - lease.shape.gpus - self._kept_for(account)
-        for entry in account.queue:
-            if room < 0 or entry == lease.entry:
-                break
-            if not self.holdings.of(entry[2]):
-                room -= self.leases[entry[2]].shape.gpus
-        return room >= 0
-
-    def _kept_for(self, account: Account) -> int:
-        """GPUs of the user's quota that its leases which hold will need."""
-        return sum(lease.shape.gpus for lease in self._holders() if lease.account is account)
-
-    def _holders(self) -> list[Lease]:
-        """Those that wait and hold."""
-        return [lease for holding in self.holdings if not (lease := self.leases[holding.lease]).devices]
 
     def _release(self, number: int) -> None:
         lease = self.leases.get(number)
@@ -506,25 +473,16 @@ class PolicyMachine:
         numbers, gang = lease.numbers, lease.gang
         if gang is None or gang.whole:
             entry = lease if gang is None else self.leases.pop(gang.whole)
-            self._dequeue(entry)
+            self.waiting.remove(entry, self._at)
         if gang is not None:
             del self.gangs[gang.user, gang.number]
         for number in numbers:
             del self.leases[number]
         return numbers
 
-    def _dequeue(self, lease: Lease) -> None:
-        if self.holdings.of(lease.id):
-            self.holdings.let_go(lease.id)
-        account = lease.account
-        account.leave(self._at, lease.entry)
-        if not account.queue:
-            del self._waiting[account.name]
-        self.queued -= 1
-
     def _grant(self, lease: Lease, devices: Sequence[int], out: list[Instruction]) -> None:
         holding = self.holdings.of(lease.id)
-        self._dequeue(lease)
+        self.waiting.remove(lease, self._at)
         if holding and holding.elder:
             self._lane.granted(lease, holding.since)
         lease.until = None
@@ -570,14 +528,11 @@ class PolicyMachine:
 
     # ---- the queue ----------------------------------------------------------------------------------------------------
 
-    def _rank(self, lease: Lease) -> tuple[int, float, int]:
-        return lease.entry[0], lease.account.key(self._clock.ahead), lease.entry[1]
-
     def _serve(self, out: list[Instruction], all_of_it: bool = True) -> None:
         """Grants what can be granted, in the order, or (not all_of_it) what is in front of the first that cannot."""
         self.migrations.serve(out)
         suspended = self.suspension.in_order() if self.suspension and all_of_it else []
-        if not self._waiting:
+        if not self.waiting:
             self.suspension.resume(suspended, -PRIORITIES, -PRIORITIES, self._at, out)
             return
         if self.holdings.full and not all_of_it:
@@ -586,10 +541,8 @@ class PolicyMachine:
         self._choose_elder(out)
         self._go_on_holding(out)
         ahead = self._clock.ahead
-        kept: dict[str, int] = {}
-        for holder in self._holders():
-            kept[holder.account.name] = kept.get(holder.account.name, 0) + holder.shape.gpus
-        heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, kept.get(a.name, 0), a) for a in self._waiting.values()]
+        kept = self.waiting.kept()
+        heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, kept[a.name], a) for a in self.waiting.accounts]
         heapq.heapify(heap)
         first = -heap[0][0] if heap else -PRIORITIES
         self.suspension.let_go_below(first)
@@ -632,7 +585,7 @@ class PolicyMachine:
 
     def _choose_elder(self, out: list[Instruction]) -> None:
         self._lane.next = False
-        oldest = None if self.holdings.elder else self._lane.eldest(self._waiting.values(), self.leases, self._at)
+        oldest = None if self.holdings.elder else self._lane.eldest(self.waiting.accounts, self.leases, self._at)
         if oldest is None:
             return
         if holding := self.holdings.of(oldest.id):

@@ -296,7 +296,7 @@ class Referee:
         assert sorted(order) == sorted(waiting), "a lease that waits was lost"
         ready = [number for number in order if not self._assembles(self.leases[number])]
         entries = [*dict.fromkeys(self._entry(number) for number in ready)]
-        assert self.machine.queued == len(entries) and order[: len(ready)] == ready, "what assembles is in the order"
+        assert len(self.machine.waiting) == len(entries) and order[: len(ready)] == ready, "what assembles is in the order"
         for number in order:
             place = entries.index(self._entry(number)) if number in ready else len(entries)
             assert self.machine.place(number) == (place + 1, max(len(entries), place + 1)), "a wrong place"

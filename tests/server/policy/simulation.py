@@ -86,7 +86,7 @@ class Simulation:
                 self.lost += 1
                 self._over(one.lease)
             elif isinstance(one, Queue):
-                self.most_waiting = max(self.most_waiting, len(self.machine._waiting))
+                self.most_waiting = max(self.most_waiting, len(self.machine.waiting.accounts))
 
     def _begin(self, lease: int) -> None:
         job = self._jobs[lease]

@@ -36,6 +36,7 @@ from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.preemption import Choice, Preemption
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.suspension import Suspension
+from gpuvirt.server.policy.waiting import Waiting
 
 GIB = 1 << 30
 MEMORY = [4 * GIB, 4 * GIB, 4 * GIB, 8 * GIB, 8 * GIB]
@@ -273,6 +274,7 @@ class Of(PolicyMachine):
         super().__init__()
         self.room = room(memory)
         self.holdings = Holdings(self.room)
+        self.waiting = Waiting(self.leases, self.holdings, self._clock)
         self.migrations = Migrations(self.room, self.leases, self._give_back)
         self.preemption = Preemption(self.room, self.holdings)
         self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER, self._take)
@@ -407,7 +409,7 @@ class Torn(PolicyMachine):
             for first in range(0, len(devices), lease.shape.part):
                 number = next(at)
                 self._give(self.leases[number], devices[first : first + lease.shape.part], out)
-            self._dequeue(lease)
+            self.waiting.remove(lease, self._at)
             del self.leases[lease.id]
             lease.gang.whole, lease.gang.granted = 0, True
             return

@@ -210,13 +210,13 @@ def test_ten_thousand_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
             event = Released(at, chance.choice(list(running)))
             del running[event.lease]
         running |= {one.lease: one.devices for one in machine.handle(event) if isinstance(one, Grant)}
-        waiting = max(waiting, machine.queued)
+        waiting = max(waiting, len(machine.waiting))
     free = [COMPUTE] * 10_000
     for lease, devices in running.items():
         assert len(set(devices)) == asked[lease].gpus
         for device in devices:
             free[device] -= asked[lease].compute
-    assert min(free) >= 0 and len(running) + machine.queued == len(machine.leases)
+    assert min(free) >= 0 and len(running) + len(machine.waiting) == len(machine.leases)
     assert sorted(machine.order()) == sorted(number for number, lease in machine.leases.items() if not lease.devices)
     print(f"{len(running)} leases, at most {waiting} waiting; {looked / 4200:.0f} levels looked at in a decision")
     assert waiting > 100 and looked < 100 * 4200
