@@ -154,6 +154,20 @@ def test_a_job_over_several_hosts_gives_way_and_goes_on(tmp_path: Path) -> None:
         assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
 
 
+def test_a_job_over_several_hosts_gives_way_as_a_whole(tmp_path: Path) -> None:
+    """To one that needs one of its GPUs: the other one is free for others meanwhile, as the job could not use it."""
+    with several_hosts(tmp_path, ("alder", "birch"), 1) as (pool, jobs):
+        grant_priority(jobs)
+        low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+        wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+        high = jobs.submit("--ranks", "1", "--compute", "1", "--", *RANKS, "15")
+        wait_until(lambda: jobs("logs", high).stdout.count("computed") == 1)
+        wait_until(lambda: sorted(lease["state"] for lease in jobs.leases()) == ["attached", "suspended", "suspended"])
+        assert jobs("wait", high).returncode == 0 and jobs("wait", low).returncode == 0
+        job = jobs.job(low)
+        assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
+
+
 @pytest.mark.wide
 def test_ranks_over_several_hosts_of_which_one_is_lost(tmp_path: Path) -> None:
     """All of them begin anew where there is room for all."""

@@ -86,7 +86,7 @@ class PolicyMachine:
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
         self.preemption = Preemption(self.room, self.holdings)
-        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER, self._take)
+        self.suspension = Suspension(self.room, self.holdings, self.leases, HOLD_AFTER, self._take)
         self._in_vain = (0, 0, 0.0)  # for which lease, of what priority, and when others could not make enough room by giving way
         self.gangs: dict[tuple[str, int], Gang] = {}
         self.migrations = Migrations(self.room, self.leases, self._give_back)
@@ -563,6 +563,8 @@ class PolicyMachine:
                     spoken -= lease.shape.gpus
                     let_go = True
                 self._grant(lease, devices, out)
+                if holds and all_of_it:
+                    suspended = self.suspension.in_order()  # what was held for it, and is not needed, may be theirs
             else:
                 if not hopeless:
                     unfit.append(lease.shape)
@@ -607,11 +609,18 @@ class PolicyMachine:
             return False
         self.holdings.begin_on(lease.id, shape, choice.devices, self._at)
         out += _holds(lease, set(choice.devices), "others give way to it")
-        for other in choice.leases:
-            if not other.preempted:
-                other.preempted = True
-                out.append(Preempt(other.id, f"a lease of priority {priority} waits for its GPUs"))
+        self._ask_to_give_way(choice.leases, f"a lease of priority {priority} waits for its GPUs", out)
+        # Of a gang the others could only wait for those.
+        gangs = [lease.gang.parts for lease in choice.leases if lease.gang]
+        others = [other for parts in gangs for other in map(self.leases.__getitem__, parts) if self.preemption.has_promised(other)]
+        self._ask_to_give_way(others, f"a lease of priority {priority} waits for GPUs of its gang", out)
         return True
+
+    def _ask_to_give_way(self, leases: Iterable[Lease], text: str, out: list[Instruction]) -> None:
+        for lease in leases:
+            if not lease.preempted and lease.suspended is None:
+                lease.preempted = True
+                out.append(Preempt(lease.id, text))
 
     def _may_hold(self, lease: Lease) -> bool:
         """Whether the first in the order has waited for long enough, and there is a place for it among those that hold."""

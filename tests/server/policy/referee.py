@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ from gpuvirt.server.policy.instructions import (
     Resume,
     TimedOut,
 )
-from gpuvirt.server.policy.machine import LOOK_USER, PolicyMachine
+from gpuvirt.server.policy.machine import HOLD_AFTER, LOOK_USER, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 from gpuvirt.server.policy.suspension import SETTLE
 
@@ -70,7 +71,7 @@ class Referee:
         self.used: dict[str, float] = {}  # faded, brought up to `now` at each event
         self.gangs: dict[tuple[str, int], set[int]] = {}  # what was asked for of each, and neither refused nor over
         self.preempted: set[int] = set()
-        self.resumed = 0
+        self.resumed = self.resumed_together = 0  # leases, gangs
         self.shared_out = 0  # gangs that were granted on several hosts
         self.arrivals = 0
         self.longest_wait = 0.0
@@ -211,7 +212,8 @@ class Referee:
         assert known.asked.preemptible and known.devices and known.suspended is None, "who has not promised it is to give way"
         assert one.lease not in self.preempted, "a lease is asked twice to give way"
         self.preempted.add(one.lease)
-        held = [self.leases[number].asked for number, devices in self._held().items() if devices & set(known.devices)]
+        theirs = {device for number in self._parts(one.lease) for device in self.leases[number].devices}  # one of a gang does with the others
+        held = [self.leases[number].asked for number, devices in self._held().items() if devices & theirs]
         assert any(asked.priority > known.asked.priority for asked in held), "a lease gives way to none of a higher priority"
 
     def _held(self) -> dict[int, frozenset[int]]:
@@ -231,6 +233,13 @@ class Referee:
             asked = {self.leases[number].asked.gang_size for number in got}
             assert not got or asked == {len(got)}, "a gang is granted partially"
             self.shared_out += len(set(got.values())) > 1
+            again = {one.lease for one in out if isinstance(one, Resume)} & parts
+            assert not again or all(self.leases[number].suspended is None for number in parts), "a gang is resumed partially"
+            self.resumed_together += len(again) > 1
+            away = {one.lease for one in out if isinstance(one, Preempt)} & parts
+            promised = {number for number in parts if self.leases[number].asked.preemptible and self.leases[number].suspended is None}
+            reserves = any(self.leases[number].asked.memory or self.leases[number].asked.compute for number in away)
+            assert not away or not reserves or promised <= self.preempted, "a gang gives way partially"
 
     def _free(self) -> tuple[list[int], list[int]]:
         """Bytes and parts of compute by device that nobody has reserved."""
@@ -247,10 +256,15 @@ class Referee:
         every = self._held()
         got = {one.lease: one.devices for one in out if isinstance(one, Grant)}
         for number, known in self.leases.items():
-            if known.suspended is None or self.now < known.suspended:
+            if known.suspended is None:
                 continue
-            others = {device for other, devices in every.items() if other != number for device in devices}
-            asked = known.asked
+            parts = {part for part in self._parts(number) if self.leases[part].suspended is not None}
+            since = max(self.leases[part].suspended or 0.0 for part in parts)
+            expected = {part for part in self._parts(number) - parts if part in self.preempted}  # they are about to give way as well
+            if self.now < (since + HOLD_AFTER if expected else since):
+                continue
+            others = {device for other, devices in every.items() if other not in parts for device in devices}
+            asked, wanted = known.asked, Counter(device for part in parts for device in self.leases[part].devices)
             behind = [devices for lease, devices in got.items() if self.leases[lease].asked.priority <= asked.priority and lease not in before]
             idle: list[tuple[tuple[int, ...], str]] = [((), "a suspended lease waits for GPUs that are free")] if at_rest else []
             for given, text in [*idle, *((devices, "was overtaken") for devices in behind)]:
@@ -258,9 +272,9 @@ class Referee:
                 more = share[0] if share else (0, 0)
                 free = [
                     device not in others
-                    and memory[device] + more[0] * (device in given) >= max(asked.memory, 1)
-                    and compute[device] + more[1] * (device in given) >= max(asked.compute, 1)
-                    for device in known.devices
+                    and memory[device] + more[0] * (device in given) >= max(asked.memory * count, 1)
+                    and compute[device] + more[1] * (device in given) >= max(asked.compute * count, 1)
+                    for device, count in wanted.items()
                 ]
                 assert not all(free), text
 

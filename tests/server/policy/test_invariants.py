@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -85,10 +85,14 @@ class Whatever(RuleBasedStateMachine):
         compute=st.sampled_from([0, 500, COMPUTE]),
         priority=st.integers(-1, 2),
         wait=st.sampled_from([0.0, 10.0, 1000.0]),
+        preemptible=st.integers(0, 4),
     )
-    def ask_for_gang(self, seconds: float, user: str, gang: int, size: int, asked: int, gpus: int, compute: int, priority: int, wait: float) -> None:
-        for _ in range(asked):
-            self.referee.handle(Asked(self._later(seconds), self.next, user, gpus, 0, compute, priority, False, wait, gang, size))
+    def ask_for_gang(
+        self, seconds: float, user: str, gang: int, size: int, asked: int, gpus: int, compute: int, priority: int, wait: float, preemptible: int
+    ) -> None:
+        for i in range(asked):
+            wants = user, gpus, 0, compute, priority, False, wait, gang, size
+            self.referee.handle(Asked(self._later(seconds), self.next, *wants, preemptible=i < preemptible))
             self.next += 1
 
     @precondition(lambda self: self.referee.leases)
@@ -130,7 +134,8 @@ class Whatever(RuleBasedStateMachine):
         able = [number for number, known in self.referee.leases.items() if known.destination or known.seeks]
         if able:
             number = able[which % len(able)]
-            self.referee.handle(Migrated(self._later(seconds), number, done and self.referee.leases[number].suspended is None))
+            known = self.referee.leases[number]
+            self.referee.handle(Migrated(self._later(seconds), number, done and known.suspended is None and bool(known.destination)))
 
     @rule(user=st.sampled_from(USERS), weight=st.sampled_from([0.5, 1.0, 3.0]), gpus=st.integers(0, 4), priority=st.integers(0, 2))
     def set_user(self, user: str, weight: float, gpus: int, priority: int) -> None:
@@ -204,7 +209,9 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
         elif chance.random() < 0.2:
             migrate(referee, at, chance)
         elif (asked := sorted(referee.preempted & referee.leases.keys())) and chance.random() < 0.6:
-            referee.handle(Suspended(at, chance.choice(asked)))
+            for each in chance.sample(asked, chance.randint(1, len(asked))):
+                if each in referee.leases:
+                    referee.handle(Suspended(at, each))
         elif chance.random() < 0.15 and len(referee.leases) < 10:
             ask_for_gang(referee, at, number, chance)
         elif chance.random() < 0.5 and len(referee.leases) < 14:
@@ -218,10 +225,12 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
 
 def ask_for_gang(referee: Referee, at: float, number: int, chance: random.Random) -> None:
     """Mostly for all of its leases."""
-    size, user = chance.choice([2, 3, 4]), chance.choice(USERS)
-    wants = chance.choice([1, 1, 2]), chance.choice([0, GIB]), chance.choice([250, 500, COMPUTE]), int(chance.random() < 0.4)
+    size, user = chance.choice([2, 2, 3, 4]), chance.choice(USERS)
+    high = chance.random() < 0.3
+    wants = chance.choice([1, 1, 2]), chance.choice([0, GIB]), chance.choice([250, 500, COMPUTE]), int(high)
+    promised = 0 if high else chance.choice([0, 1, size, size, size, size])
     for part in range(size if chance.random() < 0.9 else size - 1):
-        referee.handle(Asked(at, number * 1000 + part, user, *wants, gang=number, gang_size=size))
+        referee.handle(Asked(at, number * 1000 + part, user, *wants, gang=number, gang_size=size, preemptible=part < promised))
 
 
 def migrate(referee: Referee, at: float, chance: random.Random) -> None:
@@ -230,17 +239,19 @@ def migrate(referee: Referee, at: float, chance: random.Random) -> None:
     able = [number for number, known in referee.leases.items() if known.devices and not known.destination and not known.seeks]
     if under_way and chance.random() < 0.6:
         number = chance.choice(under_way)  # what is suspended meanwhile stays
-        referee.handle(Migrated(at, number, referee.leases[number].suspended is None and chance.random() < 0.8))
+        known = referee.leases[number]
+        referee.handle(Migrated(at, number, known.suspended is None and bool(known.destination) and chance.random() < 0.8))
     elif able:
         referee.handle(Migrate(at, chance.choice(able), chance.choice([None, None, None, 1]), chance.random() < 0.8))
 
 
 def test_hosts_come_and_go() -> None:
-    seen = [with_hosts(PolicyMachine(), seed) for seed in range(4)]
+    seen = [with_hosts(PolicyMachine(), seed) for seed in range(12)]
     assert sum(referee.migrated for referee in seen) > 5, "nothing migrated"
     assert any(referee.shared_out for referee in seen), "no gang was on several hosts"
     assert any(referee.preempted for referee in seen), "nobody gave way"
     assert sum(referee.resumed for referee in seen) > 2, "nobody who had given way was resumed"
+    assert sum(referee.resumed_together for referee in seen) > 0, "no gang was resumed"
     assert all(referee.longest_wait > 100 for referee in seen), "nobody had to wait"
     assert all(len(referee.machine.room.total) <= 5 * (1 + 2 + 5) for referee in seen), "numbers of hosts that have left are not used again"
 
@@ -277,7 +288,7 @@ class Of(PolicyMachine):
         self.waiting = Waiting(self.leases, self.holdings, self._clock)
         self.migrations = Migrations(self.room, self.leases, self._give_back)
         self.preemption = Preemption(self.room, self.holdings)
-        self.suspension = Suspension(self.room, self.holdings, HOLD_AFTER, self._take)
+        self.suspension = Suspension(self.room, self.holdings, self.leases, HOLD_AFTER, self._take)
 
 
 class NoQuota(PolicyMachine):
@@ -476,9 +487,24 @@ class AtOnce(Suspension):
         return True
 
 
+class OneByOne(Suspension):
+    """Each of a gang has its devices again when they are free."""
+
+    def _gang(self, lease: Lease) -> list[Lease]:
+        return [lease]
+
+
+class Stays(PolicyMachine):
+    """Of a gang only those give way whose GPUs are wanted."""
+
+    def _ask_to_give_way(self, leases: Iterable[Lease], text: str, out: list[Instruction]) -> None:
+        if "of its gang" not in text:
+            super()._ask_to_give_way(leases, text, out)
+
+
 def suspends(kind: type[Suspension]) -> PolicyMachine:
     machine = PolicyMachine()
-    machine.suspension = kind(machine.room, machine.holdings, HOLD_AFTER, machine._take)
+    machine.suspension = kind(machine.room, machine.holdings, machine.leases, HOLD_AFTER, machine._take)
     return machine
 
 
@@ -486,6 +512,8 @@ OF_HOSTS = {
     "a suspended lease waits": lambda: suspends(Forgotten),
     "was overtaken": lambda: suspends(Behind),
     "held for another|more (memory|compute)": lambda: suspends(AtOnce),
+    "a gang is resumed partially": lambda: suspends(OneByOne),
+    "a gang gives way partially": Stays,
     "who has not promised": lambda: gives_way(Promised),
     "to none of a higher priority": lambda: gives_way(ToAnybody),
     "a gang is granted partially": EachForItself,
@@ -493,7 +521,7 @@ OF_HOSTS = {
     "granted partially|is in the order|lost": GoesOn,
     "is cordoned": lambda: Of(NoCordon, ()),
     "more (memory|compute)": Beside,
-    "not on one host": lambda: Of(OverHosts, ()),
+    "not on one host|held for another": lambda: Of(OverHosts, ()),
     "was not told": Silent,
     "that is there|not another host": lambda: Of(Haunted, ()),
 }

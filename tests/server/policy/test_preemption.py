@@ -308,3 +308,70 @@ def test_who_has_reserved_nothing_is_not_asked() -> None:
     machine.handle(asked(0.0, 2, compute=500))
     machine.handle(asked(1.0, 9, priority=1, preemptible=False))
     assert gives_way(machine.handle(Passed(10.0))) == [2]
+
+
+# ---- gangs ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair(machine: PolicyMachine) -> PolicyMachine:
+    """A gang of two leases, 1 and 2, each with the two GPUs of a host; lease 9 wants one GPU, and both are asked to give way."""
+    for lease in (1, 2):
+        machine.handle(Asked(0.0, lease, "ada", 2, 0, COMPUTE, gang=7, gang_size=2, preemptible=True))
+    machine.handle(asked(1.0, 9, priority=1, preemptible=False))
+    out = machine.handle(Passed(10.0))
+    assert sorted(gives_way(out)) == [1, 2]
+    first, second = (one for one in out if isinstance(one, Preempt))
+    assert (first.text, second.text) == ("a lease of priority 1 waits for its GPUs", "a lease of priority 1 waits for GPUs of its gang")
+    return machine
+
+
+def test_a_gang_gives_way_and_is_resumed_as_one(pair: PolicyMachine) -> None:
+    assert list(granted(pair.handle(Suspended(11.0, 2)))) == [9]
+    assert not pair.handle(Suspended(12.0, 1)), "its GPUs are free, those of the other are not"
+    assert granted(pair.handle(asked(13.0, 3, 2))) == {3: pair.leases[1].devices}, "so others have them"
+    assert not resumed(pair.handle(Released(14.0, 9)))
+    assert resumed(pair.handle(Released(15.0, 3))) == [1, 2]
+    assert gives_way(pair.handle(asked(16.0, 8, priority=1, preemptible=False))) == []
+    assert sorted(gives_way(pair.handle(Passed(16.0 + PREEMPT_AFTER)))) == [1, 2]
+
+
+def test_the_gpus_of_a_gang_are_held_together(pair: PolicyMachine) -> None:
+    pair.handle(Suspended(11.0, 2))
+    pair.handle(Suspended(12.0, 1))
+    pair.handle(asked(13.0, 3))
+    pair.handle(Released(14.0, 9))
+    pair.handle(Passed(12.0 + HOLD_AFTER))
+    pair.handle(asked(80.0, 4))
+    assert pair.leases[4].devices == (), "three are free, and held"
+    assert resumed(pair.handle(Released(81.0, 3))) == [1, 2] and len(pair.holdings) == 0
+
+
+def test_a_gang_waits_for_those_of_it_that_have_not_given_way_yet(pair: PolicyMachine) -> None:
+    pair.handle(Suspended(11.0, 2))
+    assert not resumed(pair.handle(Released(12.0, 9))), "the other one is about to"
+    assert resumed(pair.handle(Suspended(13.0, 1))) == [1, 2]
+
+
+def test_a_gang_does_not_wait_for_good_for_one_that_does_not_give_way(pair: PolicyMachine) -> None:
+    pair.handle(Suspended(11.0, 2))
+    pair.handle(Released(12.0, 9))
+    assert not resumed(pair.handle(Passed(11.0 + HOLD_AFTER - 0.1))) and pair.wake == 11.0 + HOLD_AFTER
+    assert resumed(pair.handle(Passed(11.0 + HOLD_AFTER))) == [2]
+
+
+def test_of_a_gang_that_has_given_way_one_ends(pair: PolicyMachine) -> None:
+    pair.handle(Suspended(11.0, 2))
+    pair.handle(Suspended(12.0, 1))
+    pair.handle(Released(13.0, 1))
+    assert resumed(pair.handle(Released(14.0, 9))) == [2]
+    assert pair.handle(Released(15.0, 2)) == [] and not pair.leases and not pair.gangs
+
+
+def test_who_has_not_promised_stays_when_its_gang_gives_way(machine: PolicyMachine) -> None:
+    for lease in (1, 2):
+        machine.handle(Asked(0.0, lease, "ada", 2, 0, COMPUTE, gang=7, gang_size=2, preemptible=lease == 1))
+    machine.handle(asked(1.0, 9, priority=1, preemptible=False))
+    assert gives_way(machine.handle(Passed(10.0))) == [1]
+    machine.handle(Suspended(11.0, 1))
+    assert resumed(machine.handle(Released(12.0, 9))) == [1]
