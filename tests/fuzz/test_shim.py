@@ -199,7 +199,7 @@ def coverage(folder: Path) -> dict[str, tuple[int, int]]:
     return {name: (sum(count > 0 for count in counts.values()), len(counts)) for name, counts in sorted(lines.items())}
 
 
-@pytest.mark.wide
+@pytest.mark.long
 def test_coverage(tmp_path: Path) -> None:
     """What the client executes of the code that reads the link, in 120 sessions over each link; the server's process is not counted."""
     program = measured(tmp_path)
