@@ -88,6 +88,7 @@ class Member:
         self._joins = False  # it has said that it joins: what it says from then on counts, once the scheduler has agreed
         self.heard = 0.0
         self._asked: dict[int, Asked] = {}  # what waits
+        self._gangs: dict[int, tuple[int, int]] = {}  # of which gang a lease is, and how many that has
         self._users: dict[int, str] = {}  # of each lease
         self._rights: dict[str, Rights] = {}
         self._waits: dict[int, Waits] = {}
@@ -127,6 +128,7 @@ class Member:
                 self._users.pop(event.lease, None)
                 self._asked.pop(event.lease, None)
                 self._waits.pop(event.lease, None)
+                self._gangs.pop(event.lease, None)
                 self._tell(Over(event.lease))
             case events.Suspended():
                 self._tell(Suspended(event.lease))
@@ -142,6 +144,8 @@ class Member:
         if not self.up and event.no_wait:
             return [Refuse(event.lease, f"GPUs cannot be had without waiting: {self._absent}; ask again without --no-wait")]
         self._asked[event.lease] = event
+        if event.gang:
+            self._gangs[event.lease] = event.gang, event.gang_size
         lease = self.lease(event.lease)
         assert lease is not None
         self._tell(Want(self._wanted(lease)))
@@ -193,7 +197,7 @@ class Member:
         gpus = 0 if lease.seeks else asked.gpus
         known = user, self._rights.get(user, Rights()), lease.owner, lease.id, lease.launch, lease.process
         wanted = gpus, asked.memory, asked.compute, asked.priority, asked.no_wait, asked.wait
-        return Wanted(lease.number, *known, *wanted, lease.holder, lease.started, asked.gang, asked.gang_size, asked.preemptible)
+        return Wanted(lease.number, *known, *wanted, lease.holder, lease.started, *self._gangs.get(lease.number, (0, 1)), asked.preemptible)
 
     def _tell(self, message: Message) -> None:
         if self._joins:
@@ -291,6 +295,7 @@ class Member:
             return False
         self._waits.pop(number, None)
         self._users.pop(number, None)
+        self._gangs.pop(number, None)
         return True
 
     def _know_hosts(self, hosts: tuple[HostEntry, ...], now: float) -> None:
@@ -319,4 +324,7 @@ class Member:
         w = place.wanted
         lease = Lease(w.lease, w.owner, w.gpus, w.memory, w.started, w.holder, place.devices, w.compute, id=w.id, launch=w.launch, process=w.process)
         lease.priority, lease.preemptible = w.priority, w.preemptible
-        self._tell(Placed(w.lease, self.place_here(lease, w.rights, place.migrates)))
+        refused = self.place_here(lease, w.rights, place.migrates)
+        if w.gang and not refused:
+            self._gangs[w.lease] = w.gang, w.gang_size
+        self._tell(Placed(w.lease, refused))

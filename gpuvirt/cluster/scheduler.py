@@ -113,7 +113,8 @@ def _keys(wanted: Wanted) -> Iterator[Key]:
 
 def _restored(held: Held, now: float) -> Restored:
     w = held.wanted
-    return Restored(now, w.lease, w.user, held.devices, w.memory, w.compute, w.priority, w.preemptible, held.suspended)
+    has = held.devices, w.memory, w.compute, w.priority, w.preemptible, held.suspended
+    return Restored(now, w.lease, w.user, *has, w.gang, w.gang_size)
 
 
 class Scheduler:

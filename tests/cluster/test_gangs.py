@@ -15,7 +15,7 @@ from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import Denied
 from gpuvirt.cluster.scheduler import Scheduler
 from gpuvirt.server.lease import Lease
-from gpuvirt.server.policy.events import UserSet
+from gpuvirt.server.policy.events import Restored, UserSet
 from gpuvirt.server.policy.gangs import ASSEMBLY
 from gpuvirt.server.policy.rights import Rights
 
@@ -144,6 +144,59 @@ def test_it_does_at_the_next_scheduler() -> None:
     world = World(1, (2, 2))
     low, high = gives_way(world, lambda world: world.replace_scheduler(dead=True))
     assert low.outcome == "gang gave way" and high.outcome == "gang right"
+
+
+def suspended(world: World) -> int:
+    return sum(lease.suspended for host in world.hosts.values() for lease in host.leases)
+
+
+def comes_and_goes(world: World, between: Callable[[World], None]) -> None:
+    """A gang has both hosts; one of a higher priority wants one of them for a while."""
+    world.suspends = True
+    for host in world.hosts.values():
+        host.member.handle(UserSet(0.0, bytes([2] * 16).hex(), priority=5))
+    world.run(1.0)
+    Gang(world, "h0", 2, 2, lasts=300.0, preemptible=True).comes()
+    world.run(4.0)
+    between(world)
+    high = Gang(world, "h1", 1, 2, lasts=30.0, user=2)
+    high.asked = replace(high.asked, priority=3, rights=Rights(priority=5))
+    high.comes()
+    world.run(world.now + 20.0)
+    assert high.works_until and not high.outcome
+    between(world)
+    world.run(world.now + 60.0)
+    assert high.outcome == "gang right"
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["the same scheduler", "the next ones"])
+def test_a_gang_is_suspended_and_resumed_as_a_whole(anew: bool) -> None:
+    world, counts = World(1, (2, 2)), []
+
+    def between(world: World) -> None:
+        counts.append(suspended(world))
+        if anew:
+            world.replace_scheduler(dead=True)
+            world.run(world.now + 4.0)
+
+    comes_and_goes(world, between)
+    assert counts == [0, 2] and world.suspensions == {"suspended": 2, "resumed": 2}
+    world.run(500.0)
+    assert world.outcomes == {"gang right": 2}
+    world.at_rest()
+
+
+def test_a_gang_that_the_next_scheduler_takes_apart_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "Restored", lambda *args: Restored(*args[:-2]))
+    counts: list[int] = []
+
+    def between(world: World) -> None:
+        counts.append(suspended(world))
+        world.replace_scheduler(dead=True)
+        world.run(world.now + 4.0)
+
+    comes_and_goes(World(1, (2, 2)), between)
+    assert counts == [0, 1]
 
 
 def test_a_promise_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

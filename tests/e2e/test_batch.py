@@ -156,7 +156,7 @@ def test_a_job_over_several_hosts_gives_way_and_goes_on(tmp_path: Path) -> None:
 
 def test_a_job_over_several_hosts_gives_way_as_a_whole(tmp_path: Path) -> None:
     """To one that needs one of its GPUs: the other one is free for others meanwhile, as the job could not use it."""
-    with several_hosts(tmp_path, ("alder", "birch"), 1) as (pool, jobs):
+    with several_hosts(tmp_path, ("alder", "birch"), 1) as (_pool, jobs):
         grant_priority(jobs)
         low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
         wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)

@@ -77,6 +77,7 @@ class Restored:
     Attributes:
         lease: its name, not in use.
         memory, compute: what is reserved on each device, as for `Asked`; priority, preemptible: likewise.
+        gang, gang_size: as for `Asked`, where that is still known: those of a gang give way together.
         suspended: it had given way, and waits for these devices.
     """
 
@@ -89,6 +90,8 @@ class Restored:
     priority: int = 0
     preemptible: bool = False
     suspended: bool = False
+    gang: int = 0
+    gang_size: int = 1
 
 
 @dataclass(frozen=True)

@@ -376,11 +376,19 @@ class PolicyMachine:
         asked = Asked(event.at, event.lease, event.user, shape.gpus, event.memory, event.compute, event.priority, preemptible=event.preemptible)
         account = self._account(event.user)
         lease = self.leases[event.lease] = Lease(event.lease, account, shape, asked, (0, self._arrivals, event.lease))
+        self._restore_gang(lease, event)
         if event.suspended:
             self._book(lease, event.devices)
             self._wait_suspended(lease, self._at + SETTLE)
         else:
             self._give(lease, event.devices, out)
+
+    def _restore_gang(self, lease: Lease, event: Restored) -> None:
+        """It is one of a gang that has its GPUs; of one that assembles, because others of it have not heard that, it is none any more."""
+        name = event.user, event.gang
+        if event.gang and self.gangs.setdefault(name, Gang(*name, event.gang_size, granted=True)).granted:
+            lease.gang = self.gangs[name]
+            lease.gang.parts.append(lease.id)
 
     def _release(self, number: int) -> None:
         lease = self.leases.get(number)

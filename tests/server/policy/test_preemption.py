@@ -375,3 +375,26 @@ def test_who_has_not_promised_stays_when_its_gang_gives_way(machine: PolicyMachi
     assert gives_way(machine.handle(Passed(10.0))) == [1]
     machine.handle(Suspended(11.0, 1))
     assert resumed(machine.handle(Released(12.0, 9))) == [1]
+
+
+def test_a_machine_that_begins_anew_knows_a_gang_again() -> None:
+    """One of it had given way; the other is asked to."""
+    machine = PolicyMachine()
+    machine.handle(UserSet(0.0, "ada", priority=5))
+    for host, suspended in ((1, False), (2, True)):
+        lease = Restored(0.0, host, "ada", (0, 1), 0, COMPUTE, 0, True, suspended, gang=7, gang_size=2)
+        machine.handle(HostJoined(0.0, host, (GIB, GIB), (lease,)))
+    for number in (8, 9):
+        machine.handle(asked(1.0, number, 2, priority=1, preemptible=False))
+    assert gives_way(machine.handle(Passed(10.0))) == [1]
+    machine.handle(Suspended(11.0, 1))
+    assert not resumed(machine.handle(Released(12.0, 8)))
+    assert sorted(resumed(machine.handle(Released(13.0, 9)))) == [1, 2]
+
+
+def test_what_is_restored_is_not_of_a_gang_that_assembles(machine: PolicyMachine) -> None:
+    """Its other lease has not heard that it was granted, and is asked for anew: the gang is refused when its time is over."""
+    machine.handle(Asked(0.0, 2, "ada", 2, 0, COMPUTE, gang=7, gang_size=2, preemptible=True))
+    machine.handle(Restored(1.0, 1, "ada", (0, 1), 0, COMPUTE, 0, True, gang=7, gang_size=2))
+    assert machine.why(2).startswith("1 of the 2 leases") and machine.leases[1].devices == (0, 1)
+    assert machine.handle(Released(2.0, 1)) == [] and machine.place(2) == (1, 1)
