@@ -135,37 +135,42 @@ def test_ranks_over_several_hosts(tmp_path: Path) -> None:
         assert refused.returncode == 125 and "7 GPUs were asked for and this pool has 6" in refused.stderr
 
 
+def gives_way(jobs: Jobs, ranks: int) -> tuple[str, str]:
+    """A job that has both hosts, and one of a higher priority that has some of them by now, or both."""
+    grant_priority(jobs)
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
+    high = jobs.submit("--ranks", str(ranks), "--compute", "1", "--", *RANKS, "15")
+    wait_until(lambda: jobs("logs", high).stdout.count("computed") == ranks)
+    return low, high
+
+
+def go_on(jobs: Jobs, low: str, high: str) -> None:
+    """The one that gave way has been suspended, both of its leases, and is right."""
+    assert jobs("wait", high).returncode == 0 and jobs("wait", low).returncode == 0
+    job = jobs.job(low)
+    assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
+
+
 def test_a_job_over_several_hosts_gives_way_and_goes_on(tmp_path: Path) -> None:
     """On both of its hosts, to one that needs them both; meanwhile it is not drained."""
     with several_hosts(tmp_path, ("alder", "birch"), 1) as (pool, jobs):
-        grant_priority(jobs)
-        low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
-        wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
-        high = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "15")
-        wait_until(lambda: jobs("logs", high).stdout.count("computed") == 2)
+        low, high = gives_way(jobs, 2)
         assert sorted(lease["state"] for lease in jobs.leases()) == ["attached"] * 2 + ["suspended"] * 2
         admin = jobs.env | {"GPUVIRT_TOKEN": pool.token}
         line = [*GPUVIRT, "drain", "--timeout", "1s", "birch"]
         drained = subprocess.run(line, env=admin, capture_output=True, text=True, timeout=SOON, check=False)
         assert drained.returncode == 1 and "given way" in drained.stdout + drained.stderr, drained
         subprocess.run([*GPUVIRT, "drain", "--undo", "birch"], env=admin, check=True, timeout=SOON)
-        assert jobs("wait", high).returncode == 0 and jobs("wait", low).returncode == 0
-        job = jobs.job(low)
-        assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
+        go_on(jobs, low, high)
 
 
 def test_a_job_over_several_hosts_gives_way_as_a_whole(tmp_path: Path) -> None:
     """To one that needs one of its GPUs: the other one is free for others meanwhile, as the job could not use it."""
     with several_hosts(tmp_path, ("alder", "birch"), 1) as (_pool, jobs):
-        grant_priority(jobs)
-        low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
-        wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
-        high = jobs.submit("--ranks", "1", "--compute", "1", "--", *RANKS, "15")
-        wait_until(lambda: jobs("logs", high).stdout.count("computed") == 1)
+        low, high = gives_way(jobs, 1)
         wait_until(lambda: sorted(lease["state"] for lease in jobs.leases()) == ["attached", "suspended", "suspended"])
-        assert jobs("wait", high).returncode == 0 and jobs("wait", low).returncode == 0
-        job = jobs.job(low)
-        assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
+        go_on(jobs, low, high)
 
 
 @pytest.mark.wide
