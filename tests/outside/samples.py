@@ -81,7 +81,9 @@ def configure(checkout: Path, work: Path, toolkit: Toolkit) -> Path:
     tools = Path(sys.executable).parent
     line = [_tool(tools, "cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool(tools, 'ninja')}", "-S", str(source), "-B", str(build)]
     line += [f"-DCMAKE_CUDA_COMPILER={toolkit.nvcc}", f"-DCUDAToolkit_ROOT={toolkit.root}", "-DCMAKE_BUILD_TYPE=Release"]
-    line += ["-DNVJITLINK_LIB=-lnvJitLink", "-DNVVM_LIB=-lnvvm"]  # CMake would refuse all samples where one of these is not found
+    for variable, name in (("NVJITLINK_LIB", "nvJitLink"), ("NVVM_LIB", "nvvm")):  # CMake would refuse all samples where one of these is not found
+        library = toolkit.libraries / f"lib{name}.so"
+        line.append(f"-D{variable}:FILEPATH={library}" if library.exists() else f"-D{variable}:STRING=-l{name}")
     done = subprocess.run(line, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
     if done.returncode != 0:
         (build / "build.ninja").unlink(missing_ok=True)
