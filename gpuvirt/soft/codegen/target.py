@@ -34,6 +34,9 @@ class Host:
     def __init__(self) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+        # LLVM 22 has it on: the register coalescer then looks, for each copy, at all other copies of its registers. A kernel with many matrix
+        # fragments (NVIDIA's cudaTensorCoreGemm) took more than six minutes.
+        llvm.set_option("gpuvirt", "--terminal-rule=0")
         forced = forced_isa()
         self.cpu = "x86-64" if forced else llvm.get_host_cpu_name()
         self.features = self._features(forced)
