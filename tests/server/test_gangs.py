@@ -147,7 +147,7 @@ def test_a_gang_of_which_one_ends_is_broken(server: FakeServer) -> None:
 
 
 def test_a_keeper_is_told_that_its_lease_gives_way(server: FakeServer) -> None:
-    """When a lease of a higher priority has waited for five seconds; that has the GPUs until it gives them back."""
+    """When a lease of a higher priority has waited for five seconds; that has the GPUs until it gives them back. The gang gives way as a whole."""
     low = opens(server, 2, 2, [], preemptible=True)
     important = parse_token(server.ask("token_create", name="important", priority=5)["token"])
     id, said = secrets.token_bytes(hs.LEASE_SIZE), {"gpus": 2, "memory": GIB, "queue": True, "holder": {}, "priority": 1}
@@ -160,12 +160,13 @@ def test_a_keeper_is_told_that_its_lease_gives_way(server: FakeServer) -> None:
 
     assert not told()
     wait_until(lambda: "number" in ask_as(server, important, "lease_renew", lease=id) and told())
-    (given,) = [lease for lease in low if lease.suspended]
-    assert given.suspended == "a lease of priority 1 waits for its GPUs" and not given.preempted
+    wait_until(lambda: told() and all(lease.suspended for lease in low))
+    texts = ["a lease of priority 1 waits for GPUs of its gang", "a lease of priority 1 waits for its GPUs"]
+    assert sorted(lease.suspended for lease in low) == texts and not any(lease.preempted for lease in low)
     wait_until(lambda: len(ask_as(server, important, "lease_renew", lease=id)["devices"]) == 2)
     ask_as(server, important, "lease_release", lease=id)
     wait_until(lambda: not told())
-    assert given.suspensions == 1
+    assert [lease.suspensions for lease in low] == [1, 1]
     for lease in low:
         lease.release()
 
