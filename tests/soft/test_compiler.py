@@ -20,6 +20,7 @@ import zstandard
 from soft.kernels import Kernels
 
 from gpuvirt.soft import abi
+from gpuvirt.soft.codegen import target
 from gpuvirt.soft.host import jit
 from gpuvirt.soft.host.ctypes_bridge import Bridge, SoftCode
 from gpuvirt.soft.host.module_registry import Compiler, digest_of_sources, own_version
@@ -147,6 +148,19 @@ def test_cache_is_used_and_damage_is_repaired(monkeypatch: pytest.MonkeyPatch, t
     assert value_of(image) == 7 and len(compiled) == 2
     monkeypatch.setenv("GPUVIRT_CACHE", "/dev/null/nowhere")
     assert value_of(image) == 7 and len(compiled) == 3
+
+
+def test_large_code_is_compiled_without_the_terminal_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And is right; what is smaller is compiled with it again."""
+    rule: list[str] = []
+    real = target.llvm.set_option
+    monkeypatch.setattr(target.llvm, "set_option", lambda name, option: rule.append(option) or real(name, option))
+    image = STORE.replace("%s", "").encode()
+    for place, large in enumerate((1, jit.LARGE, jit.LARGE)):
+        monkeypatch.setenv("GPUVIRT_CACHE", str(tmp_path / str(place)))
+        monkeypatch.setattr(jit, "LARGE", large)
+        assert value_of(image) == 7
+    assert rule == ["--terminal-rule=0", "--terminal-rule=1"]
 
 
 def test_one_compilation_for_many_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import re
 
 import llvmlite.binding as llvm
 
-from gpuvirt.soft.codegen.target import host
+from gpuvirt.soft.codegen.target import host, set_terminal_rule
 from gpuvirt.soft.errors import SoftError
 
 QUICK, GOOD = 1, 2  # levels of optimization
+LARGE = 8 << 20  # bytes of IR from which on it is compiled without what takes the square of its size
 HELPERS = (
     "soft_barrier_sync", "soft_barrier_arrive", "soft_barrier_red", "soft_yield", "soft_nanosleep", "soft_globaltimer", "soft_vprintf", "soft_malloc",
     "soft_free", "soft_assert_fail", "soft_trap", "soft_unsupported", "soft_mbarrier", "soft_mbarrier_test", "soft_bulk_copy", "soft_bulk_zero",
@@ -68,6 +69,7 @@ def compile_object(text: str, level: int) -> bytes:
         for name in _PASSES[level]:
             getattr(passes, f"add_{name}_pass")()
         passes.run(module, builder)
+        set_terminal_rule(len(text) < LARGE)
         return bytes(machine.emit_object(module))
     except RuntimeError as error:
         raise SoftError(f"internal: LLVM refused the generated code: {str(error)[:600]}") from error
