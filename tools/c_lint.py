@@ -5,7 +5,7 @@ Format is checked on all of native/ and the tests in C and C++; clang-tidy runs 
 includes, the flags, .clang-tidy or clang-tidy itself change: build-lint keeps a digest of each.
 
     python tools/c_lint.py          # what the gate runs
-    python tools/c_lint.py --deep   # the static analyzer follows each function three times as far, which takes twice as long
+    python tools/c_lint.py --deep   # the static analyzer follows each function three times as far
     python tools/c_lint.py --fix    # clang-format in place
 """
 

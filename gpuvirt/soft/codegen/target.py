@@ -12,7 +12,7 @@ from gpuvirt.soft import abi
 
 _lock = threading.Lock()
 _state: Host | None = None
-_terminal_rule = True
+_terminal_rule = True  # as LLVM 22 has it
 ISAS = ("avx512", "avx2", "baseline")
 _BASELINE = {"64bit", "cmov", "cx16", "cx8", "fxsr", "mmx", "sse", "sse2", "x87"}  # every x86-64 there is
 
@@ -71,7 +71,7 @@ def host() -> Host:
 def set_terminal_rule(on: bool) -> None:
     """Whether LLVM's register coalescer looks, for each copy, at all other copies of its registers.
 
-    LLVM 22 does so on x86. It makes tiled matrix products an eighth faster (cuBLAS's sgemm: 73 without, 84 GFLOP/s with it); a kernel with very many
+    LLVM 22 does so on x86. It makes tiled matrix products an eighth faster (cuBLAS's sgemm, tests.bench.soft on two cores: 73 GFLOP/s without it, 84 with it); a kernel with very many
     matrix fragments (NVIDIA's cudaTensorCoreGemm) takes minutes in it. The option is the process's: of two threads that compile at the same time
     both may get what one has asked for.
     """
