@@ -40,6 +40,7 @@ from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
     transcendental,
     video,
     warp,
+    wmma,
 )
 from gpuvirt.soft.ptx.layout import Layout, Program
 from gpuvirt.soft.ptx.module import Module

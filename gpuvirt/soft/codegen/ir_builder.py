@@ -119,11 +119,13 @@ class Builder:
         self.clean: set[str] = set()  # floats that are not subnormal
         self._splats: dict[tuple[str, str], Val] = {}
         self._casts: dict[tuple[str, str], Val] = {}
+        self.in_slots: dict[str, tuple[str, ...]] = {}  # what stack memory that is used again and again holds at this point, the latest use last
 
     def forget(self) -> None:
         """Called where values computed so far need not dominate the following code."""
         self._splats.clear()
         self._casts.clear()
+        self.in_slots.clear()
 
     def name(self) -> str:
         self.n += 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gpuvirt.soft import abi
 from gpuvirt.soft.codegen.ir_builder import Builder, ModuleText, Val
 from gpuvirt.soft.ptx.layout import Layout
@@ -76,6 +79,15 @@ class WarpState(Builder):
         name = self.name()
         self.allocas.append(f"  {name} = alloca {text}")
         return Val(name, "ptr")
+
+    @contextmanager
+    def aside(self) -> Iterator[list[str]]:
+        """Within it, code is emitted into the list that it gives, the body of a helper function; nothing in it may be computed in the prologue."""
+        before = self.lines, self._splats, self._casts, len(self.prologue), len(self.allocas)
+        self.lines, self._splats, self._casts = [], {}, {}
+        yield self.lines
+        self.lines, self._splats, self._casts = before[:3]
+        assert before[3:] == (len(self.prologue), len(self.allocas))
 
     def shared_base(self) -> Val:
         return self.field("shared", "i64")

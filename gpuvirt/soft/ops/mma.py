@@ -1,4 +1,4 @@
-"""Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix.
+"""Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix; wmma.py has those on fragments without a known layout.
 
 With g = lane / 4 and t = lane % 4, and E elements in a register, an mma's operands lie like this: register i of A holds row g + 8 * (i % 2) (of 16
 rows) and the columns from (i / 2) * 4E + t * E on; register i of B holds column g and the rows from i * 4E + t * E on; C and D hold row g (+ 8) and
@@ -7,13 +7,11 @@ columns 2t, 2t + 1. So, for one k, all that every lane needs of A and B is one r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuvirt.soft.codegen.addressing import Where, address, concat, space_of, spread
+from gpuvirt.soft.codegen.addressing import address, concat, spread
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.memory_access import gather, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops import fp8
 from gpuvirt.soft.ops.float_formats import narrow, pack_halves, widen
@@ -197,22 +195,18 @@ def _joined(e: Context, pieces: list[str], types: list[str]) -> list[Val]:
 
 
 def _function(e: Context, name: str, p: Product, kind: str, values: list[Val], sums: int, right: int) -> str:
-    """The function's text: made with the emitter's own lines put aside."""
-    before = e.lines, e._splats, e._casts, len(e.prologue), len(e.allocas)
-    e.lines, e._splats, e._casts = [], {}, {}
     types = [v.t for v in values]
     names = [(f"%x{i}.{j}", t) for i, t in enumerate(types) for j in range(LANES * _BITS[t] // 512)]
-    given = _joined(e, [text for text, _ in names], types)
-    a_regs, b_regs = [elements(e, r, p.a_kind) for r in given[sums + right :]], [elements(e, r, p.b_kind) for r in given[sums : sums + right]]
-    total = _multiply(e, p, given[:sums], a_regs, b_regs)
-    made = [(v.t, text) for v in total for text in _pieces(e, v)]
-    last = "poison"
-    for i, (t, text) in enumerate(made):
-        last = e.let(f"insertvalue {kind} {last}, <{512 // _BITS[t]} x {t}> {text}, {i}", "").s
+    with e.aside() as lines:
+        given = _joined(e, [text for text, _ in names], types)
+        a_regs, b_regs = [elements(e, r, p.a_kind) for r in given[sums + right :]], [elements(e, r, p.b_kind) for r in given[sums : sums + right]]
+        total = _multiply(e, p, given[:sums], a_regs, b_regs)
+        made = [(v.t, text) for v in total for text in _pieces(e, v)]
+        last = "poison"
+        for i, (t, text) in enumerate(made):
+            last = e.let(f"insertvalue {kind} {last}, <{512 // _BITS[t]} x {t}> {text}, {i}", "").s
     parameters = ", ".join(f"<{512 // _BITS[t]} x {t}> {text}" for text, t in names)
-    body = "\n".join(e.lines)
-    e.lines, e._splats, e._casts = before[:3]
-    assert before[3:] == (len(e.prologue), len(e.allocas))
+    body = "\n".join(lines)
     return f"define internal x86_regcallcc {kind} @{name}({parameters}) #1 {{\n{body}\n  ret {kind} {last}\n}}"
 
 
@@ -282,94 +276,3 @@ def stmatrix(e: Context, ins: Ins) -> None:
 @emits
 def movmatrix(e: Context, ins: Ins) -> None:
     e.wr(ins.ops[0], transposed(e, e.rd_int(ins.ops[1], 32)))
-
-
-# wmma: where the elements of a fragment lie is not specified, so they lie as it suits. A: lane l holds row l % M, and of its K elements the part
-# number (l / M) % parts. B the same with columns. C and D: element number i * 32 + l, row after row.
-
-
-@emits
-def wmma(e: Context, ins: Ins) -> None:
-    m, n, k = shape_of(ins)
-    kinds = [x for x in ins.mods if x in ELEMENT_BITS or x in ("s32", "b1", "s4", "u4")]
-    if any(x in ("b1", "s4", "u4") for x in kinds):
-        raise e.fail()
-    what = ins.mods[0]
-    if what == "mma":
-        _wmma_mma(e, ins, m, n, k, kinds)
-        return
-    part = ins.mods[1]
-    kind = kinds[-1]
-    is_store = what == "store"
-    registers = items(ins.ops[1] if is_store else ins.ops[0])
-    memory = ins.ops[0] if is_store else ins.ops[1]
-    stride_operand = ins.ops[2] if len(ins.ops) > 2 else None
-    where = address(e, ins, memory, space_of(ins), 1)
-    base = where.scalar if where.scalar is not None else e.extract(spread(e, where), 0)
-    row_major = "row" in ins.mods
-    default = {"a": k if row_major else m, "b": n if row_major else k}.get(part, n if row_major else m)
-    stride = e.resize(e.rd_int(stride_operand, 32), "i64") if stride_operand is not None else e.const(default, "i64")
-    if stride.v:
-        stride = e.extract(stride, 0)
-    bits = 32 if kind in ("s32", "f32", "tf32") else ELEMENT_BITS[kind]
-    per = max(32 // bits, 1)
-    count = len(registers) * per
-
-    def place(lane: int, i: int) -> tuple[int, int]:
-        """(row, column) of element i of a lane."""
-        if part == "a":
-            return lane % m, (lane // m) % max(k // count, 1) * count + i
-        if part == "b":
-            return (lane // n) % max(k // count, 1) * count + i, lane % n
-        number = i * LANES + lane
-        return number // n, number % n
-
-    def offsets(i: int) -> Val:
-        cells = [place(lane, i) for lane in range(LANES)]
-        line = e.lanes([r if row_major else c for r, c in cells], "i64")
-        position = e.lanes([c if row_major else r for r, c in cells], "i64")
-        return e.add(e.splat(base), e.mul(e.add(e.mul(e.splat(stride), line), position), e.const(bits // 8, "i64")))
-
-    width = f"i{bits}"
-    contiguous = (part == "a" and row_major) or (part == "b" and not row_major)
-    for index, register in enumerate(registers):
-        if is_store:
-            value = e.splat(e.rd_int(register, max(bits, 32)))
-            for j in range(per):
-                piece = e.resize(e.lshr(value, e.const(bits * j, value.t)) if j else value, width)
-                store(e, Where(None, offsets(index * per + j), None), [piece])
-        elif per == 1 or contiguous:
-            e.wr(register, gather(e, offsets(index * per), "i32" if per > 1 else width, bits // 8, e.exec_mask()))
-        else:
-            total: Val | None = None
-            for j in range(per):
-                piece = e.resize(gather(e, offsets(index * per + j), width, bits // 8, e.exec_mask()), "i32")
-                piece = e.shl(piece, e.const(bits * j, "i32")) if j else piece
-                total = piece if total is None else e.bor(total, piece)
-            assert total is not None
-            e.wr(register, total)
-
-
-def _wmma_mma(e: Context, ins: Ins, m: int, n: int, k: int, kinds: list[str]) -> None:
-    if len(kinds) == 2:  # d and c of f16 inputs
-        kinds = [kinds[0], "f16", "f16", kinds[1]]
-    d_kind, a_kind, b_kind, c_kind = kinds[-4:]
-    a_elements = [x for r in items(ins.ops[1]) for x in elements(e, fragment(e, r, a_kind), a_kind)]
-    b_elements = [x for r in items(ins.ops[2]) for x in elements(e, fragment(e, r, b_kind), b_kind)]
-    total = accumulators(e, ins.ops[3], c_kind)
-    pa, pb = len(a_elements), len(b_elements)
-    cache: dict[tuple[int, int], Val] = {}
-
-    def picked(source: list[Val], per: int, size: int, lanes_of: Callable[[int], int], step: int, tag: int) -> Val:
-        key = (step, tag)
-        if key not in cache:
-            first = step // per * size
-            cache[key] = moved(e, source[step % per], [first + lanes_of(lane) for lane in range(LANES)])
-        return cache[key]
-
-    for i in range(len(total)):
-        for step in range(k):
-            a = picked(a_elements, pa, m, lambda lane, i=i: (i * LANES + lane) // n, step, i)  # type: ignore[misc]
-            b = picked(b_elements, pb, n, lambda lane: lane % n, step, -1)
-            total[i] = accumulate(e, a, b, total[i], "satfinite" in ins.mods)
-    write_accumulators(e, ins.ops[0], d_kind, total)

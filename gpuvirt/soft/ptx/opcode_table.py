@@ -391,7 +391,7 @@ mma                                  | first  | -      | always    | -      | wa
     f16 bf16 tf32 f32 f64 s8 u8 s32 | sync aligned row col {_SHAPES} e4m3 e5m2 e2m1 e2m3 e3m2 s4 u4 b1 and xor popc satfinite kind::f8f6f4
 wmma                                 | first  | -      | always    | -      | warp     | -       | branched | -        | never
   .store                             | none   | -      | -         | writes | warp     | -       | branched | -        | never
-    mma:wmma | loads, multiplies and stores matrix fragments
+    wmma:wmma | loads, multiplies and stores matrix fragments
     f16 bf16 tf32 f32 f64 s8 u8 s32 | load store mma a b c d sync aligned row col m16n16k16 m8n32k16 m32n8k16 m16n16k8 m8n8k4 global shared \
         shared::cta satfinite rn
 ldmatrix                             | first  | -      | always    | -      | warp     | -       | branched | -        | -

@@ -211,7 +211,7 @@ def wmma(shape: str, kind: str, d: str, la: str, lb: str, space: str = "global")
 TEXTS = [wmma(*w, "row", "col", space) for w in WMMA for space in ("global", "shared")] + [moves(n, t) for n in (1, 2, 4) for t in ("", ".trans")]
 
 
-@pytest.mark.parametrize("layouts", [("row", "col"), ("col", "row")])
+@pytest.mark.parametrize("layouts", [(a, b) for a in ("row", "col") for b in ("row", "col")], ids="-".join)
 @pytest.mark.parametrize("space", ["global", "shared"])
 @pytest.mark.parametrize("shape,kind,d", WMMA)
 def test_wmma(shape: str, kind: str, d: str, space: str, layouts: tuple[str, str]) -> None:
