@@ -2,50 +2,20 @@
  * it is asked for PTX instead, and what the program then gets as machine code is the PTX, which a software GPU loads as well.
  *
  * It is preloaded, so programs that are linked to NVRTC call it first. Those that open the library by themselves and take functions from it do not. */
-#define _GNU_SOURCE
 #include <ctype.h>
-#include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define CALLER __builtin_return_address(0)
+#include "linked.h"
 
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1, INVALID_INPUT = 3, INTERNAL_ERROR = 11, MOST_ARCHS = 64, LONGEST_ARCH = 24 };
 
 typedef void *program;
 
-/* ---- the real library ------------------------------------------------------------------------------------------------ */
-
-static int open_loaded(struct dl_phdr_info *info, size_t size, void *library) {
-    const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-    (void)size;
-    if (slash && !strncmp(slash, "/libnvrtc.so", 12)) *(void **)library = dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
-    return *(void **)library != NULL;
-}
-
-/* A function of the NVRTC that the caller was linked to: a process may have two of them. */
-static void *real(const char *name, const void *caller) {
-    Dl_info info, found;
-    void *own = NULL, *function = NULL;
-    if (dladdr(caller, &info) && info.dli_fname) own = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    if (own) function = dlsym(own, name);
-    /* The program itself is searched as everything is: it finds this library first. */
-    if (function && dladdr(function, &found) && dladdr((const void *)&real, &info) && found.dli_fbase == info.dli_fbase) function = NULL;
-    if (own) dlclose(own);
-    if (!function) function = dlsym(RTLD_NEXT, name);
-    if (!function) {
-        void *library = NULL;
-        dl_iterate_phdr(open_loaded, &library);
-        if (library) function = dlsym(library, name);
-        if (library) dlclose(library); /* loaded as before */
-    }
-    return function;
-}
+static void *real(const char *name, const void *caller) { return linked_function(name, "/libnvrtc.so", caller); }
 
 /* ---- architectures ------------------------------------------------------------------------------------------------------ */
 

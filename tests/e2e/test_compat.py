@@ -12,6 +12,7 @@ import pytest
 from e2e.harness import HERE, Server, assert_right, run_program
 
 from gpuvirt import paths
+from gpuvirt.demo.programs import find_nvcc
 
 PTX = "// by hand { \n.version 8.7\n.target sm_120a, debug\n.address_size 64\n.visible .entry k() { ret; }\n"
 
@@ -80,6 +81,13 @@ def test_nvrtc(pool: Server, build: Callable[..., Path]) -> None:
     folder = Path(nvidia.cuda_nvrtc.__path__[0], "lib")
     library = next(folder.glob("libnvrtc.so.1*"))
     assert_right(run_program(pool, [build("nvrtc_cubin", "-Xlinker", f"{library},-rpath={folder}")]))
+
+
+def test_nvvm(pool: Server, build: Callable[..., Path]) -> None:
+    """Without native/compat/nvvm.c compute_130 is an unsupported option."""
+    home = find_nvcc().resolve().parents[1]
+    library = next(p for folder in ("lib", "lib64", "nvvm/lib64", "../nvvm/lib64") for p in sorted((home / folder).glob("libnvvm.so*")))
+    assert_right(run_program(pool, [build("nvvm_arch", "-Xlinker", f"{library},-rpath={library.parent}")]))
 
 
 LOOKS = """

@@ -1,0 +1,37 @@
+#define _GNU_SOURCE
+#include "linked.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+
+struct search {
+    const char *name;
+    void *library;
+};
+
+static int open_loaded(struct dl_phdr_info *info, size_t size, void *arg) {
+    struct search *s = arg;
+    const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    (void)size;
+    if (slash && !strncmp(slash, s->name, strlen(s->name))) s->library = dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
+    return s->library != NULL;
+}
+
+void *linked_function(const char *name, const char *library, const void *caller) {
+    Dl_info info, found;
+    void *own = NULL, *function = NULL;
+    if (dladdr(caller, &info) && info.dli_fname) own = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    if (own) function = dlsym(own, name);
+    /* The program itself is searched as everything is: it finds this library first. */
+    if (function && dladdr(function, &found) && dladdr((const void *)&linked_function, &info) && found.dli_fbase == info.dli_fbase) function = NULL;
+    if (own) dlclose(own);
+    if (!function) function = dlsym(RTLD_NEXT, name);
+    if (!function) {
+        struct search s = {.name = library};
+        dl_iterate_phdr(open_loaded, &s);
+        if (s.library) function = dlsym(s.library, name);
+        if (s.library) dlclose(s.library); /* loaded as before */
+    }
+    return function;
+}
