@@ -26,6 +26,17 @@ def test_everything(pool: Server, program: Path, link: str, pager: str) -> None:
     assert wait_until(lambda: pool.memory_used() == before)
 
 
+@pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("delay(rtt=5ms,tcp)", marks=pytest.mark.wide)])
+def test_registered(pool: Server, build: Callable[..., Path], link: str) -> None:
+    before = pool.memory_used()
+    assert_right(run_program(pool, [build("registered")], "--link", link))
+    assert wait_until(lambda: pool.memory_used() == before)
+
+
+def test_registered_by_the_driver(chained: Server, build: Callable[..., Path]) -> None:
+    assert_right(run_program(chained, [build("registered")]))
+
+
 @pytest.mark.parametrize("case", ["released", "served", "by_a_host_function", "elsewhere"])
 def test_by_the_driver(chained: Server, program: Path, case: str) -> None:
     """Only what was allocated for it: where the driver places memory, other host memory cannot be mapped."""

@@ -9,7 +9,7 @@ import numpy as np
 from random_programs.effects import Bytes
 from random_programs.order import Clock, Point
 
-KINDS = ("device", "async", "pitched", "virtual", "variable", "managed", "pageable", "pinned", "registered", "mapped", "asked")
+KINDS = ("device", "async", "pitched", "virtual", "variable", "managed", "pageable", "pinned", "registered", "mapped", "asked", "shadowed")
 OF_HOST = frozenset(KINDS[6:])  # host threads and host functions use them
 OF_KERNELS = frozenset(KINDS) - {"pageable", "pinned", "registered"}  # and fills
 MAPPED = frozenset(("mapped", "asked"))

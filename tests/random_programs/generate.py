@@ -42,7 +42,7 @@ OPERATIONS: dict[str, float] = {
 ALWAYS = ("copy", "check", "alloc")
 FIRST_KINDS = ("device", "device", "pinned", "pageable", "device")
 KIND_WEIGHTS = {"device": 6.0, "async": 3.0, "pitched": 1.0, "virtual": 0.3, "variable": 0.3, "managed": 2.0}
-KIND_WEIGHTS |= {"pageable": 3.0, "pinned": 3.0, "mapped": 1.5, "asked": 1.0, "registered": 1.0}
+KIND_WEIGHTS |= {"pageable": 3.0, "pinned": 3.0, "mapped": 1.5, "asked": 1.0, "registered": 1.0, "shadowed": 1.5}
 
 
 class Generator:
@@ -58,7 +58,10 @@ class Generator:
         sizes = WEIGHTS[rng.choice(("small", "small", "mixed", "mixed", "mixed", "large"))]
         self.of_kernels = OF_KERNELS - OF_HOST if "host_memory_in_kernels" in without else OF_KERNELS
         self.sizes = [size for size, weight in zip(SIZES, sizes, strict=True) for _ in range(int(weight * 20))]
-        self.kinds = {k: w for k, w in KIND_WEIGHTS.items() if k not in without and (k in ("device", "pageable") or rng.random() < 0.6)}
+        given = [k for k in KIND_WEIGHTS if k not in without and k != "shadowed"]
+        self.kinds = {k: KIND_WEIGHTS[k] for k in given if k in ("device", "pageable") or rng.random() < 0.6}
+        if "shadowed" not in without and random.Random(f"shadowed {seed}").random() < 0.3:  # in few: as with managed memory
+            self.kinds["shadowed"] = KIND_WEIGHTS["shadowed"]
         if rng.random() < 0.6:
             self.kinds.pop("managed", None)  # with it the device has to be idle now and then
         self.weights = {o: w * rng.choice((0.5, 1, 2)) for o, w in OPERATIONS.items() if o not in without}

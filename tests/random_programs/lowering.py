@@ -49,7 +49,7 @@ class Lowering:
         self.graphs_made = 0
         self.means = Means(self.order, without)
         # What the host uses only while the device has nothing to do; host functions do not use it.
-        self.at_rest = frozenset(("managed",)) | (MAPPED if "mapped_at_work" in without else frozenset())
+        self.at_rest = frozenset(("managed", "shadowed")) | (MAPPED if "mapped_at_work" in without else frozenset())
         self.ops: list[int] = []
         self.expected: dict[int, bytes] = {}
 
@@ -88,7 +88,7 @@ class Lowering:
             for stream in list(self.order.by_agent.values()):
                 while self.order.clocks[thread][stream.agent] < stream.ticks:
                     self.means.order(thread, None, Point(stream.agent, stream.ticks), rng)
-        if any(span.block.kind in self.at_rest & MAPPED for span in spans):
+        if any(span.block.kind in self.at_rest - {"managed"} for span in spans):  # which is not watched: the host sees what a wait has brought
             self.order.sync_context(thread)
         self.ordered(thread, None, spans, rng)
 

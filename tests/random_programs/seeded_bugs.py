@@ -94,5 +94,12 @@ BUGS = [
         "",
         20_000,
     ),
+    Bug(
+        "what_a_copy_leaves_in_a_shadow_does_not_come_back",
+        "objects/managed/coherence.c",
+        "int rc = shadow_access(s, address, written);",
+        "int rc = shadow_access(s, address, written && size > 1ull << 40);",
+        60_000,
+    ),
 ]
 SEEDED = {bug.name: bug for bug in BUGS}

@@ -304,14 +304,15 @@ struct range {
     struct shim_context *context;
     unsigned flags; /* host: CU_MEMHOSTALLOC_*, CU_MEMHOSTREGISTER_*; mapped: rights, two bits a device */
     uint64_t buffer_id;
-    uint64_t lead; /* bytes between what the worker allocated and the base; 0 with fixed addresses */
-    bool managed;  /* device memory that the host sees as well (managed/) */
-    bool mapped;   /* host memory that kernels use as well: it is in both maps */
-    bool graph;    /* a graph's node allocates it (graph/memory_nodes.c) */
-    uint64_t pool; /* that it is of, where other processes may have its memory; 0: none such */
-    bool exported; /* other processes may open it (ipc.c) */
-    bool imported; /* it is another process's (memory/ipc_memory.c) */
-    bool placed;   /* host memory at addresses of the window, so that it can be mapped later */
+    uint64_t lead;   /* bytes between what the worker allocated and the base; 0 with fixed addresses */
+    bool managed;    /* device memory that the host sees as well (managed/) */
+    bool mapped;     /* host memory that kernels use as well: it is in both maps */
+    bool graph;      /* a graph's node allocates it (graph/memory_nodes.c) */
+    uint64_t pool;   /* that it is of, where other processes may have its memory; 0: none such */
+    bool exported;   /* other processes may open it (ipc.c) */
+    bool imported;   /* it is another process's (memory/ipc_memory.c) */
+    bool placed;     /* host memory at addresses of the window, so that it can be mapped later */
+    uint64_t shadow; /* of host memory: where device memory stands for it; of that: where the host's is (managed/shadow.h); 0: neither */
     bool sync_memops;
 };
 
@@ -333,6 +334,8 @@ bool range_set_sync_memops(uint64_t address, bool on);
 /* The device range that begins there is managed; the ranges of both maps are mapped. */
 void range_set_managed(uint64_t base);
 void range_set_mapped(uint64_t base, unsigned flags);
+/* The device range at `device` stands for the host range at `host`, or, with 0, none does any more. */
+void range_set_shadow(uint64_t host, uint64_t device);
 /* The device range that begins there is a graph's, and how the program's frees of such are carried out (to be set at start). */
 void range_set_graph(uint64_t base);
 void memory_on_graph_free(int (*call)(CUdeviceptr address));

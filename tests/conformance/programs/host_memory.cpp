@@ -50,6 +50,21 @@ HINT_CASE(device_pointer, "cuMemHostGetDevicePointer") {
         CHECK(cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(memory)));
         EXPECT(told == address);
     }
+    if (attribute(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)) { // also of the program's own, which devices may have elsewhere
+        char *own = static_cast<char *>(std::aligned_alloc(4096, 8192));
+        void *back = garbage<void *>();
+        std::memset(own, 7, 8192);
+        CHECK(cuMemHostRegister(own, 8192, CU_MEMHOSTREGISTER_DEVICEMAP));
+        CHECK(cuMemHostGetDevicePointer(&address, own + 5000, 0));
+        CHECK(cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(own + 5000)));
+        CHECK(cuPointerGetAttribute(&back, CU_POINTER_ATTRIBUTE_HOST_POINTER, address));
+        EXPECT(told == address && back == own + 5000);
+        CHECK(cuMemsetD8(address, 9, 100));
+        CHECK(cuCtxSynchronize());
+        EXPECT(own[4999] == 7 && own[5000] == 9 && own[5099] == 9 && own[5100] == 7);
+        CHECK(cuMemHostUnregister(own));
+        std::free(own);
+    }
     REFUSED(cuMemHostGetDevicePointer(nullptr, memory, 0), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuMemHostGetDevicePointer(&address, memory, 1), CUDA_ERROR_INVALID_VALUE);
     REFUSED(cuMemHostGetDevicePointer(&address, &address, 0), CUDA_ERROR_INVALID_VALUE);

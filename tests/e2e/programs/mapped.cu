@@ -172,8 +172,11 @@ static void the_rest() {
     for (int *p : all) CHECK(cudaFreeHost(p));
     int *big, *seen, local[16] = {};
     CHECK(cudaMallocHost(&big, 64 << 20));
-    cudaError_t mapped = cudaHostGetDevicePointer(&seen, big, 0); // a local GPU maps it
-    EXPECT(mapped == cudaSuccess || refused(mapped, cudaErrorNotSupported));
+    CHECK(cudaHostGetDevicePointer(&seen, big, 0));
+    big[3] = 5;
+    add<<<64, 256>>>(seen, 16 << 20, 1);
+    synchronize();
+    EXPECT(big[3] == 6 && big[(16 << 20) - 1] == 1);
     EXPECT(refused(cudaHostGetDevicePointer(&seen, local, 0), cudaErrorInvalidValue));
     CHECK(cudaFreeHost(big));
     int can;

@@ -64,13 +64,14 @@ inline Block make_block(Kind kind, size_t size, CUstream stream) {
     case MAPPED: CHECK(cuMemHostAlloc(&host, size, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE)); break;
     case ASKED: CHECK(cuMemAllocHost(&host, size)); break;
     case REGISTERED:
+    case SHADOWED:
         host = std::aligned_alloc(4096, (size + 4095) & ~size_t{4095});
         CHECK(cuMemHostRegister(host, size, 0));
         break;
     }
     block.host = static_cast<unsigned char *>(host);
     if (kind == PAGEABLE || kind == PINNED || kind == REGISTERED) block.address = reinterpret_cast<CUdeviceptr>(host);
-    if (kind == MAPPED || kind == ASKED) CHECK(cuMemHostGetDevicePointer(&block.address, host, 0));
+    if (kind == MAPPED || kind == ASKED || kind == SHADOWED) CHECK(cuMemHostGetDevicePointer(&block.address, host, 0));
     return block;
 }
 
@@ -87,6 +88,7 @@ inline void free_block(Block &block, CUstream stream) {
     case MAPPED:
     case ASKED: CHECK(cuMemFreeHost(block.host)); break;
     case REGISTERED:
+    case SHADOWED:
         CHECK(cuMemHostUnregister(block.host));
         std::free(block.host);
         break;

@@ -14,7 +14,8 @@
 #include <vector>
 
 // MAPPED and ASKED are both pinned and used by kernels; of the one the program says so when it allocates it, of the other when it asks for its address.
-enum Kind { DEVICE, ASYNC, PITCHED, VIRTUAL, VARIABLE, MANAGED, PAGEABLE, PINNED, REGISTERED, MAPPED, ASKED };
+// SHADOWED is registered, and used by kernels at an address of its own.
+enum Kind { DEVICE, ASYNC, PITCHED, VIRTUAL, VARIABLE, MANAGED, PAGEABLE, PINNED, REGISTERED, MAPPED, ASKED, SHADOWED };
 
 struct Block {
     Kind kind;

@@ -7,6 +7,7 @@
 
 #include "objects/managed/managed.h"
 #include "objects/managed/mirror.h"
+#include "objects/managed/shadow.h"
 #include "objects/managed/transfer.h"
 
 /* Bytes that are fetched, or become writable, at a time where the program goes through memory in order. */
@@ -350,9 +351,9 @@ int managed_launch(struct shim_stream *s, bool *begun) {
     *begun = managed_in_use();
     if (!*begun) return 0;
     struct written_list l = {0};
-    int rc = 0;
-    pthread_mutex_lock(&region_lock);
     atomic_fetch_add(&region_launching, 1);
+    int rc = shadow_launch(s);
+    pthread_mutex_lock(&region_lock);
     region_renew();
     mirror_push_all();
     for (struct region *r = region_list, *next; r && !rc; r = next) {
@@ -371,11 +372,11 @@ void managed_launched(bool begun) {
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole) {
     if (!managed_in_use() || !size) return 0;
     struct written_list l = {0};
-    int rc = 0;
+    int rc = shadow_access(s, address, written);
     pthread_mutex_lock(&region_lock);
     mirror_push_all();
     struct region *r = region_find(address);
-    if (r && !r->mirror) {
+    if (r && !r->mirror && !rc) {
         uint64_t block = 1ull << r->shift, low = address - region_base(r), high = least(low + size, r->size);
         size_t first = low >> r->shift, n = ((high + block - 1) >> r->shift) - first;
         size_t spare = (low + block - 1) >> r->shift, end = high == r->size ? r->n : high >> r->shift;
@@ -390,11 +391,12 @@ bool managed_contains(uint64_t address) {
     pthread_mutex_lock(&region_lock);
     bool found = region_find(address) != NULL;
     pthread_mutex_unlock(&region_lock);
-    return found;
+    return found || shadow_contains(address);
 }
 
 void managed_waited(void) {
     mirror_refresh();
+    shadow_waited();
     if (!atomic_load_explicit(&managed_provisional, memory_order_relaxed)) return;
     pthread_mutex_lock(&region_lock);
     for (struct region *r = region_list, *next; r; r = next) {

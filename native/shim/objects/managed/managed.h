@@ -5,6 +5,7 @@
  * region.c      one allocation: its two views, and a state for each block of it
  * transfer.c    bytes of a block to the device, and back
  * coherence.c   what a touch, a launch, a copy and a wait do to the states
+ * shadow.c      host memory that is not watched, at another address of the device
  * pointers.c    pointers among what the host has written
  * advice.c      hints, kept to be asked for
  * managed_calls.c   the driver's calls */
@@ -19,14 +20,14 @@
 struct shim_context;
 struct shim_stream;
 
-/* How many allocations there are; what follows costs one load while there is none. */
+/* How many allocations, and shadows, there are; what follows costs one load while there is none. */
 extern _Atomic uint64_t managed_regions;
 /* How many blocks were fetched while work was under way that may have written them. */
 extern _Atomic uint64_t managed_provisional;
 
 static inline bool managed_in_use(void) { return atomic_load_explicit(&managed_regions, memory_order_relaxed) != 0; }
 
-/* Whether an address lies in managed memory. */
+/* Whether an address lies in managed memory, or is a device's address of host memory. */
 bool managed_contains(uint64_t address);
 
 /* A kernel, which may read and write all that its stream has access to, is about to be posted: what the host has written is sent on the stream before it. 0 or a CUresult. With 0 *begun is

@@ -8,6 +8,7 @@
 #include "objects/graph/graph.h"
 #include "objects/managed/advice.h"
 #include "objects/managed/coherence.h"
+#include "objects/managed/transfer.h"
 
 /* ---- allocation ---- */
 
@@ -24,15 +25,6 @@ static int fill(struct shim_context *c, uint64_t address, uint64_t size) {
     if (r) r->pushed = (struct passing){s, s->object.id, seq}; /* as a copy to the device, which what is sent on another stream must not overtake */
     pthread_mutex_unlock(&region_lock);
     return 0;
-}
-
-/* The stream that fetches pages. */
-static int need_pages(struct shim_context *c) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&lock);
-    int rc = c->pages ? 0 : stream_new(c, STREAM_INTERNAL, CU_STREAM_NON_BLOCKING, 0, &c->pages);
-    pthread_mutex_unlock(&lock);
-    return rc;
 }
 
 /* The pages at `low`, in which [address, address + size) are the program's. As region_make. */
@@ -55,7 +47,7 @@ static int make(struct shim_context *c, uint64_t low, uint64_t address, uint64_t
 
 int managed_variable(struct shim_context *c, uint64_t address, uint64_t size) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), low = address & ~(page - 1);
-    int rc = need_pages(c);
+    int rc = transfer_prepare(c);
     return rc ? rc : make(c, low, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_STALE, false);
 }
 
@@ -67,7 +59,7 @@ static void note_mapped(uint64_t address) {
 }
 
 int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size) {
-    int rc = need_pages(c);
+    int rc = transfer_prepare(c);
     if (!rc) rc = make(c, address, address, size, CU_MEM_ATTACH_GLOBAL, BLOCK_DIRTY, true);
     if (!rc) note_mapped(address);
     return rc;
@@ -79,7 +71,7 @@ int managed_host_memory(struct shim_context *c, uint64_t address, uint64_t size)
 static int allocate(struct shim_context *c, size_t size, unsigned flags, CUdeviceptr *out) {
     CUdeviceptr taken[PLACES], address;
     unsigned n = 0;
-    int rc = need_pages(c);
+    int rc = transfer_prepare(c);
     while (!rc) {
         rc = memory_allocate_pages(c, size, &address);
         if (rc) break;

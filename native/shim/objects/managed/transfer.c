@@ -5,6 +5,14 @@
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+int transfer_prepare(struct shim_context *c) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    int rc = c->pages ? 0 : stream_new(c, STREAM_INTERNAL, CU_STREAM_NON_BLOCKING, 0, &c->pages);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
 int transfer_push(struct shim_stream *s, uint64_t address, const char *from, uint64_t size, uint64_t *seq) {
     for (uint64_t done = 0, n; done < size; done += n) {
         n = least(size - done, GV_COPY_MAX);

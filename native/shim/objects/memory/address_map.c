@@ -168,6 +168,17 @@ void range_set_mapped(uint64_t base, unsigned flags) {
     pthread_mutex_unlock(&lock);
 }
 
+void range_set_shadow(uint64_t host, uint64_t device) {
+    pthread_mutex_lock(&lock);
+    struct treap_node *h = treap_floor(&host_map, host, 0), *d = device ? treap_floor(&device_map, device, 0) : NULL;
+    if (h && h->key == host) RANGE(h)->shadow = device;
+    if (d && d->key == device) {
+        RANGE(d)->shadow = host;
+        RANGE(d)->mapped = true;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 bool range_host_overlaps(uint64_t base, uint64_t size) {
     pthread_mutex_lock(&lock);
     struct treap_node *n = treap_floor(&host_map, base, UINT64_MAX);

@@ -11,6 +11,7 @@
 
 #include "gv_client.h"
 #include "objects/managed/managed.h"
+#include "objects/managed/shadow.h"
 #include "objects/memory/host_mapping.h"
 #include "wire/session_limits.h"
 
@@ -396,6 +397,8 @@ static void choose_side(struct copy_side *side) {
     if (side->where == COPY_DEVICE && !range_find_device(side->address, &r) && range_find_host(side->address, &r)) side->where = COPY_HOST;
     if (side->where == COPY_HOST && managed_contains(side->address))
         side->where = COPY_DEVICE; /* the same memory, and no page of the host is touched */
+    uint64_t shadow = side->where == COPY_HOST ? shadow_of(side->address) : 0;
+    if (shadow) *side = (struct copy_side){.where = COPY_DEVICE, .address = shadow, .pitch = side->pitch, .slice = side->slice};
 }
 
 /* An address in the window where no host memory was placed: it is no host address. */

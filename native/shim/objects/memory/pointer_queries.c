@@ -40,10 +40,10 @@ static int attribute(CUpointer_attribute which, uint64_t address, const struct r
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = r ? (CUcontext)r->context : NULL; break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = !r ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)data = r && (!host || r->mapped || r->placed) ? address : 0;
-        return host && !r->mapped && !r->placed ? CUDA_ERROR_INVALID_VALUE : 0; /* other host memory cannot be mapped into the devices */
+        *(CUdeviceptr *)data = !r ? 0 : !host || r->mapped || r->placed ? address : r->shadow ? r->shadow + (address - base) : 0;
+        return host && !r->mapped && !r->placed && !r->shadow ? CUDA_ERROR_INVALID_VALUE : 0; /* cuMemHostGetDevicePointer maps other host memory */
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(void **)data = host || (r && r->managed) ? (void *)(uintptr_t)address : NULL;
+        *(void **)data = !host && !(r && r->managed) ? NULL : (void *)(uintptr_t)(r->mapped && r->shadow ? r->shadow + (address - base) : address);
         return r && !host && !r->managed ? CUDA_ERROR_INVALID_VALUE : 0;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = r && r->sync_memops; break;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = r ? r->buffer_id : 0; break;

@@ -1,0 +1,229 @@
+#include "objects/managed/shadow.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "objects/managed/managed.h"
+#include "objects/managed/region.h"
+#include "objects/managed/transfer.h"
+
+#define BLOCK 4096ull    /* bytes that are compared at a time */
+#define PIECE (4u << 20) /* bytes that are sent at a time at most */
+#define STORE 4u         /* bytes that are sent together, no half of a number, where the device may have changed others beside them */
+
+struct shadow {
+    struct shadow *next;
+    struct shim_context *context;
+    char *host;
+    uint64_t device, size;
+    char *common;   /* what both sides had last */
+    char *incoming; /* what the device has */
+    bool sent;      /* the device has anything at all */
+    bool written;   /* the device may have changed since it was fetched */
+    bool read_only; /* the program says that devices change nothing */
+};
+
+_Atomic uint64_t shadows;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken before region_lock */
+static struct shadow *all;
+
+/* A host function that others wait for may be what waits for the lock. */
+static void enter(void) {
+    throttle_exempt_begin();
+    pthread_mutex_lock(&lock);
+}
+
+static void leave(void) {
+    pthread_mutex_unlock(&lock);
+    throttle_exempt_end();
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* ---- there is one ---- */
+
+static void drop(struct shadow *h) {
+    free(h->common);
+    free(h->incoming);
+    free(h);
+    atomic_fetch_sub(&shadows, 1);
+    atomic_fetch_sub(&managed_regions, 1);
+}
+
+/* lock held. */
+static int map(const struct range *r, uint64_t *device) {
+    struct shadow *h = calloc(1, sizeof *h);
+    if (!h) return CUDA_ERROR_OUT_OF_MEMORY;
+    *h = (struct shadow){.context = r->context, .host = (char *)(uintptr_t)range_base(r), .size = r->size};
+    h->read_only = r->kind == RANGE_REGISTERED && r->flags & CU_MEMHOSTREGISTER_READ_ONLY;
+    h->common = malloc(h->size);
+    h->incoming = malloc(h->size);
+    CUdeviceptr address = 0;
+    int rc = transfer_prepare(h->context);
+    if (!rc) rc = h->common && h->incoming ? memory_allocate(h->context, h->size, &address) : (int)CUDA_ERROR_OUT_OF_MEMORY;
+    h->device = address;
+    atomic_fetch_add(&shadows, 1);
+    atomic_fetch_add(&managed_regions, 1);
+    if (rc) {
+        drop(h);
+        return rc;
+    }
+    range_set_shadow(range_base(r), h->device);
+    h->next = all;
+    all = h;
+    *device = h->device;
+    return 0;
+}
+
+int shadow_map(const struct range *r, uint64_t *device) {
+    struct range now;
+    int rc = CUDA_ERROR_INVALID_VALUE; /* it was freed meanwhile */
+    enter();
+    if (range_find_host(range_base(r), &now) && range_base(&now) == range_base(r)) {
+        *device = now.shadow;
+        rc = now.shadow ? 0 : map(&now, device);
+    }
+    leave();
+    return rc;
+}
+
+bool shadow_contains(uint64_t device) {
+    struct range r;
+    return shadow_in_use() && range_find_device(device, &r) && r.shadow;
+}
+
+uint64_t shadow_of(uint64_t host) {
+    struct range r;
+    return shadow_in_use() && range_find_host(host, &r) && r.shadow ? r.shadow + (host - range_base(&r)) : 0;
+}
+
+/* ---- to the device ---- */
+
+static int send(struct shim_stream *s, struct shadow *h, uint64_t at, uint64_t n) {
+    uint64_t seq;
+    memcpy(h->common + at, h->host + at, n); /* what is sent is what is noted, whatever the program writes meanwhile */
+    return transfer_push(s, h->device + at, h->common + at, n, &seq);
+}
+
+static bool differ(const struct shadow *h, uint64_t at, uint64_t n) { return memcmp(h->host + at, h->common + at, n) != 0; }
+
+/* Sends what differs in [at, end), bytes of `unit` at a time, in runs of at most PIECE. */
+static int send_changes(struct shim_stream *s, struct shadow *h, uint64_t at, uint64_t end, uint64_t unit) {
+    int rc = 0;
+    while (at < end && !rc) {
+        uint64_t n = 0;
+        while (at + n < end && n < PIECE && (!h->sent || differ(h, at + n, least(unit, end - at - n)))) n = least(n + unit, end - at);
+        if (n) rc = send(s, h, at, n);
+        at += n ? n : unit;
+    }
+    return rc;
+}
+
+/* Bytes that the host has not changed are not sent where the device may have other ones there. */
+static int push(struct shim_stream *s, struct shadow *h) {
+    int rc = 0;
+    for (uint64_t at = 0; h->written && at < h->size && !rc; at += BLOCK) {
+        uint64_t end = least(at + BLOCK, h->size);
+        if (differ(h, at, end - at)) rc = send_changes(s, h, at, end, STORE);
+    }
+    if (!h->written) rc = send_changes(s, h, 0, h->size, BLOCK);
+    h->sent = true;
+    return rc;
+}
+
+int shadow_launch(struct shim_stream *s) {
+    if (!shadow_in_use()) return 0;
+    int rc = 0;
+    enter();
+    for (struct shadow *h = all; h && !rc; h = h->next) {
+        rc = push(s, h);
+        h->written = true;
+    }
+    leave();
+    return rc;
+}
+
+int shadow_access(struct shim_stream *s, uint64_t device, bool written) {
+    if (!shadow_in_use()) return 0;
+    int rc = 0;
+    enter();
+    for (struct shadow *h = all; h && !rc; h = h->next) {
+        if (device - h->device >= h->size) continue;
+        rc = push(s, h);
+        h->written |= written;
+    }
+    leave();
+    return rc;
+}
+
+/* ---- to the host ---- */
+
+/* Takes over what the device has changed and the host has not. */
+static void merge(struct shadow *h) {
+    for (uint64_t at = 0; at < h->size; at += BLOCK) {
+        uint64_t end = least(at + BLOCK, h->size);
+        if (!memcmp(h->incoming + at, h->common + at, end - at)) continue;
+        for (uint64_t i = at; i < end; i++) {
+            if (h->incoming[i] == h->common[i]) continue;
+            if (h->host[i] == h->common[i]) h->host[i] = h->incoming[i];
+            h->common[i] = h->incoming[i];
+        }
+    }
+}
+
+static void fetch(struct shadow *h) {
+    struct shim_stream *s = h->context->pages;
+    uint64_t seq = 0;
+    int rc = transfer_fetch(s, h->incoming, h->device, h->size, &seq);
+    int status = seq ? session_wait_stream(&s->session, seq) : 0;
+    if (!rc && !status) merge(h); /* else the context has failed, as the program is told */
+}
+
+void shadow_waited(void) {
+    if (!shadow_in_use()) return;
+    uint64_t newest, passed;
+    enter();
+    bool launching = atomic_load(&region_launching) != 0;
+    stream_progress(&newest, &passed);
+    for (struct shadow *h = all; h; h = h->next) {
+        if (!h->written || h->read_only) continue;
+        fetch(h);
+        h->written = launching || passed != UINT64_MAX; /* work that goes on may write after this */
+    }
+    leave();
+}
+
+__attribute__((constructor)) static void before_host_functions(void) { session_before_host_functions(shadow_waited); }
+
+/* ---- there is none any more ---- */
+
+static void forget(struct shadow **at) {
+    struct shadow *h = *at;
+    *at = h->next;
+    range_set_shadow((uint64_t)(uintptr_t)h->host, 0);
+    memory_release_mapped(h->device);
+    drop(h);
+}
+
+void shadow_forget(uint64_t base) {
+    if (!shadow_in_use()) return;
+    stream_drain_context(NULL); /* as in the driver: nothing may be using it */
+    shadow_waited();
+    enter();
+    struct shadow **at = &all;
+    while (*at && (uint64_t)(uintptr_t)(*at)->host != base) at = &(*at)->next;
+    if (*at) forget(at);
+    leave();
+}
+
+void shadow_context_gone(const struct shim_context *c) {
+    if (!shadow_in_use()) return;
+    enter();
+    for (struct shadow **at = &all; *at;) {
+        if ((*at)->context == c)
+            forget(at);
+        else
+            at = &(*at)->next;
+    }
+    leave();
+}

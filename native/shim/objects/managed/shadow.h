@@ -1,0 +1,28 @@
+/* Host memory in the devices whose pages are the program's own: it was registered, or is pinned and too large for the window. It may share its pages with anything, so they are not
+ * watched: its device memory, the shadow, lies elsewhere, and what each side has changed is found by comparing with what both had last. */
+#ifndef SHIM_SHADOW_H
+#define SHIM_SHADOW_H
+
+#include "objects/objects.h"
+
+extern _Atomic uint64_t shadows;
+static inline bool shadow_in_use(void) { return atomic_load_explicit(&shadows, memory_order_relaxed) != 0; }
+
+/* Gives a host range a shadow, if it has none; *device: where it begins. 0 or a CUresult. */
+int shadow_map(const struct range *r, uint64_t *device);
+/* Whether an address lies in a shadow. */
+bool shadow_contains(uint64_t device);
+/* The address in a shadow that stands for one of the host. 0: none does. */
+uint64_t shadow_of(uint64_t host);
+/* A kernel that may read and write all of them is about to be posted: what the host has changed is sent on its stream. 0 or a CUresult. */
+int shadow_launch(struct shim_stream *s);
+/* The same for a command that reads (or writes) an address of a device. */
+int shadow_access(struct shim_stream *s, uint64_t device, bool written);
+/* The program has waited for some work, or a host function is about to be called: what the devices have changed comes to the host. */
+void shadow_waited(void);
+/* The host range at `base` is about to be unmapped, if it has a shadow. */
+void shadow_forget(uint64_t base);
+/* Nothing runs in the context any more, whose memory is about to be freed. */
+void shadow_context_gone(const struct shim_context *c);
+
+#endif
