@@ -2,7 +2,6 @@
 #include "gv_client.h"
 #include "gv_impl.h"
 #include "objects/graph/graph.h"
-#include "objects/managed/shadow.h"
 #include "objects/memory/host_mapping.h"
 
 static void (*_Atomic on_end)(CUcontext context);
@@ -26,7 +25,6 @@ static void end(struct shim_context *c) {
     capture_context_gone(c);
     library_context_gone(c);
     host_context_gone(c);
-    shadow_context_gone(c);
     memory_context_gone(c);
     stream_drop_all(c);
     pthread_mutex_lock(&context_lock);

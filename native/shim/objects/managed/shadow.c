@@ -50,41 +50,26 @@ static void drop(struct shadow *h) {
     atomic_fetch_sub(&managed_regions, 1);
 }
 
-/* lock held. */
-static int map(const struct range *r, uint64_t *device) {
+int shadow_add(const struct range *r, uint64_t device) {
     struct shadow *h = calloc(1, sizeof *h);
     if (!h) return CUDA_ERROR_OUT_OF_MEMORY;
-    *h = (struct shadow){.context = r->context, .host = (char *)(uintptr_t)range_base(r), .size = r->size};
+    *h = (struct shadow){.context = r->context, .host = (char *)(uintptr_t)range_base(r), .device = device, .size = r->size};
     h->read_only = r->kind == RANGE_REGISTERED && r->flags & CU_MEMHOSTREGISTER_READ_ONLY;
     h->common = malloc(h->size);
     h->incoming = malloc(h->size);
-    CUdeviceptr address = 0;
-    int rc = transfer_prepare(h->context);
-    if (!rc) rc = h->common && h->incoming ? memory_allocate(h->context, h->size, &address) : (int)CUDA_ERROR_OUT_OF_MEMORY;
-    h->device = address;
+    int rc = h->common && h->incoming ? transfer_prepare(h->context) : (int)CUDA_ERROR_OUT_OF_MEMORY;
     atomic_fetch_add(&shadows, 1);
     atomic_fetch_add(&managed_regions, 1);
     if (rc) {
         drop(h);
         return rc;
     }
-    range_set_shadow(range_base(r), h->device);
+    enter();
+    range_set_shadow(range_base(r), device);
     h->next = all;
     all = h;
-    *device = h->device;
-    return 0;
-}
-
-int shadow_map(const struct range *r, uint64_t *device) {
-    struct range now;
-    int rc = CUDA_ERROR_INVALID_VALUE; /* it was freed meanwhile */
-    enter();
-    if (range_find_host(range_base(r), &now) && range_base(&now) == range_base(r)) {
-        *device = now.shadow;
-        rc = now.shadow ? 0 : map(&now, device);
-    }
     leave();
-    return rc;
+    return 0;
 }
 
 bool shadow_contains(uint64_t device) {
@@ -201,17 +186,14 @@ static void forget(struct shadow **at) {
     struct shadow *h = *at;
     *at = h->next;
     range_set_shadow((uint64_t)(uintptr_t)h->host, 0);
-    memory_release_mapped(h->device);
     drop(h);
 }
 
-void shadow_forget(uint64_t base) {
-    if (!shadow_in_use()) return;
-    stream_drain_context(NULL); /* as in the driver: nothing may be using it */
+void shadow_remove(uint64_t host) {
     shadow_waited();
     enter();
     struct shadow **at = &all;
-    while (*at && (uint64_t)(uintptr_t)(*at)->host != base) at = &(*at)->next;
+    while (*at && (uint64_t)(uintptr_t)(*at)->host != host) at = &(*at)->next;
     if (*at) forget(at);
     leave();
 }

@@ -8,8 +8,8 @@
 extern _Atomic uint64_t shadows;
 static inline bool shadow_in_use(void) { return atomic_load_explicit(&shadows, memory_order_relaxed) != 0; }
 
-/* Gives a host range a shadow, if it has none; *device: where it begins. 0 or a CUresult. */
-int shadow_map(const struct range *r, uint64_t *device);
+/* The device's memory at `device` becomes the shadow of a host range that has none. 0 or CUDA_ERROR_OUT_OF_MEMORY, or what a stream cannot be made for. */
+int shadow_add(const struct range *r, uint64_t device);
 /* Whether an address lies in a shadow. */
 bool shadow_contains(uint64_t device);
 /* The address in a shadow that stands for one of the host. 0: none does. */
@@ -20,8 +20,8 @@ int shadow_launch(struct shim_stream *s);
 int shadow_access(struct shim_stream *s, uint64_t device, bool written);
 /* The program has waited for some work, or a host function is about to be called: what the devices have changed comes to the host. */
 void shadow_waited(void);
-/* The host range at `base` is about to be unmapped, if it has a shadow. */
-void shadow_forget(uint64_t base);
+/* What the device has changed comes to the host range that begins there, whose shadow is one no more. Nothing runs that uses it. */
+void shadow_remove(uint64_t host);
 /* Nothing runs in the context any more, whose memory is about to be freed. */
 void shadow_context_gone(const struct shim_context *c);
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "objects/managed/managed.h"
+#include "objects/managed/shadow.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* one range is mapped at a time */
 
@@ -54,6 +55,32 @@ int host_map(const struct range *r) {
     return rc;
 }
 
+int host_shadow(const struct range *r, uint64_t *device) {
+    uint64_t base = range_base(r);
+    struct range now;
+    CUdeviceptr made = 0;
+    int rc = CUDA_ERROR_INVALID_VALUE; /* it was freed meanwhile */
+    pthread_mutex_lock(&lock);
+    if (range_find_host(base, &now) && range_base(&now) == base) {
+        *device = now.shadow;
+        rc = now.shadow ? 0 : memory_allocate(now.context, now.size, &made);
+    }
+    if (!rc && made) {
+        *device = made;
+        rc = shadow_add(&now, made);
+        if (rc) memory_release(made);
+    }
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void host_unshadow(const struct range *r) {
+    if (!r->shadow) return;
+    stream_drain_context(NULL); /* as in the driver: nothing may be using it */
+    shadow_remove(range_base(r));
+    memory_release_mapped(r->shadow);
+}
+
 static void unback(uint64_t base, const struct range *r) {
     range_remove(base, RANGE_DEVICE, RANGE_DEVICE, NULL);
     managed_forget(base);
@@ -73,6 +100,7 @@ void host_context_gone(struct shim_context *c) {
     struct range r;
     for (uint64_t from = 0; range_next_of(c->id, from, &r); from = range_base(&r) + 1)
         if (r.mapped && r.placed) unback(range_base(&r), &r);
+    shadow_context_gone(c); /* their memory goes with the context's */
 }
 
 /* A pointer to memory that is not mapped and can be. */

@@ -13,6 +13,10 @@ static inline uint64_t host_chunks(const struct shim_context *c, uint64_t size) 
 int host_mapped_allocate(struct shim_context *c, size_t size, unsigned flags, uint64_t *out);
 /* Maps a host range, if it is not mapped yet. 0, or CUDA_ERROR_NOT_SUPPORTED where it lies elsewhere than in the window. */
 int host_map(const struct range *r);
+/* Gives device memory at another address, *device, to a host range that lies elsewhere than in the window (managed/shadow.h), if it has none. 0 or a CUresult. */
+int host_shadow(const struct range *r, uint64_t *device);
+/* The range is about to go: so does that memory. */
+void host_unshadow(const struct range *r);
 /* The range, which is in the host's map no more, is about to be freed: its device memory goes. */
 void host_unmap(uint64_t base, const struct range *r);
 /* The same for what a context has; its pages stay until they are freed, and are inaccessible. Nothing runs in it any more. */

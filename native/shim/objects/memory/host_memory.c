@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "gv_impl.h"
-#include "objects/managed/shadow.h"
 #include "objects/memory/host_mapping.h"
 #include "objects/objects.h"
 
@@ -77,7 +76,7 @@ CUresult impl_cuMemFreeHost(void *memory) {
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_HOST) return CUDA_ERROR_INVALID_VALUE;
     host_writes_wait(base, base + r.size);   /* no writer may be left */
     session_loans_wait(base, base + r.size); /* and no reader */
-    if (r.shadow) shadow_forget(base);
+    host_unshadow(&r);
     if (!range_remove(base, RANGE_HOST, RANGE_HOST, &r)) return CUDA_ERROR_INVALID_VALUE;
     session_memory_take_back(memory);
     if (r.mapped) host_unmap(base, &r);
@@ -105,7 +104,7 @@ CUresult impl_cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsi
     uint64_t at = (uint64_t)(uintptr_t)memory;
     if (!address || flags || !range_find_host(at, &r)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t base = range_base(&r);
-    rc = r.placed || r.mapped ? host_map(&r) : shadow_map(&r, &base);
+    rc = r.placed || r.mapped ? host_map(&r) : host_shadow(&r, &base);
     if (!rc) *address = base + (at - range_base(&r));
     return rc;
 }
@@ -137,7 +136,7 @@ CUresult impl_cuMemHostUnregister(void *memory) {
     if (!range_find_host(base, &r) || range_base(&r) != base || r.kind != RANGE_REGISTERED) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     host_writes_wait(base, base + r.size);
     session_loans_wait(base, base + r.size);
-    if (r.shadow) shadow_forget(base);
+    host_unshadow(&r);
     if (!range_remove(base, RANGE_REGISTERED, RANGE_REGISTERED, &r)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     session_memory_take_back(memory);
     return CUDA_SUCCESS;
