@@ -7,20 +7,11 @@
 
 #include "../../../native/transport/verbs/verbs.h"
 #include "devices_fixture.h"
+#include "numbered_bytes.h"
 #include "resume/resume_fixture.h"
 
 #define SIZE (5u << 20)
 #define LATE_MS 1000u /* what is read comes so late that the link has died by then, on a busy machine, too */
-
-static void fill(uint8_t *data, uint64_t size, uint64_t n) {
-    for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(n * 31 + i / 256 + i);
-}
-
-static bool filled(const uint8_t *data, uint64_t size, uint64_t n) {
-    for (uint64_t i = 0; i < size; i++)
-        if (data[i] != (uint8_t)(n * 31 + i / 256 + i)) return false;
-    return true;
-}
 
 static void count(void *arg) { atomic_fetch_add((_Atomic int *)arg, 1); }
 
@@ -84,13 +75,13 @@ static void whole(const char *link, uint32_t rails, bool to_client, bool both) {
     for (uint32_t i = 0; i < 4; i++) before[i] = atomic_load(&rail(i)->bytes);
     for (uint64_t n = 1; n <= 8; n++) {
         uint64_t at = n * 1001, size = n == 8 ? VERBS_LENT_LEAST : SIZE - at - n * 77;
-        fill(e.source, SIZE, n);
+        fill_numbered(e.source, SIZE, n);
         memset(e.target, 0, SIZE);
         lend(&e, n, at, size, &done);
         usleep(20000);
         CHECK(atomic_load(&done) == (int)n - 1 && gv_bulk_acked(e.from) < gv_bulk_position(e.from)); /* nobody has it */
         receive(&e, n, at, size);
-        CHECK(memcmp(e.source + at, e.target + at, size) == 0 && filled(e.source + at, 1, n) == filled(e.target + at, 1, n));
+        CHECK(memcmp(e.source + at, e.target + at, size) == 0 && is_numbered(e.source + at, 1, n) == is_numbered(e.target + at, 1, n));
         CHECK(e.target[at - 1] == 0 && (at + size == SIZE || e.target[at + size] == 0));
         await_count(&done, (int)n);
         CHECK(gv_bulk_acked(e.from) == gv_bulk_position(e.from));
@@ -121,8 +112,8 @@ static void copied(void) {
     _Atomic int done = 0;
     open_ends(&e, "verbs(rails=1)", false, true);
     uint8_t *other = malloc(SIZE);
-    fill(other, SIZE, 1);
-    fill(e.source, SIZE, 2);
+    fill_numbered(other, SIZE, 1);
+    fill_numbered(e.source, SIZE, 2);
     lend(&e, 1, 100, VERBS_LENT_LEAST - 1, &done);
     CHECK(gv_bulk_open(e.from, 2, 1 << 20) && gv_bulk_part(e.from, other, 1 << 20, count, &done) == 0);
     await_count(&done, 2);
@@ -130,11 +121,11 @@ static void copied(void) {
     lend(&e, 3, 0, 1 << 20, &done); /* not any more */
     await_count(&done, 3);
     receive(&e, 1, 0, VERBS_LENT_LEAST - 1);
-    CHECK(filled(e.target, 1, 2) == filled(e.source + 100, 1, 2) && memcmp(e.target, e.source + 100, VERBS_LENT_LEAST - 1) == 0);
+    CHECK(is_numbered(e.target, 1, 2) == is_numbered(e.source + 100, 1, 2) && memcmp(e.target, e.source + 100, VERBS_LENT_LEAST - 1) == 0);
     receive(&e, 2, 0, 1 << 20);
-    CHECK(filled(e.target, 1 << 20, 1));
+    CHECK(is_numbered(e.target, 1 << 20, 1));
     receive(&e, 3, 0, 1 << 20);
-    CHECK(filled(e.target, 1 << 20, 2) && link_counts(e.to).bulk_pulled == 0);
+    CHECK(is_numbered(e.target, 1 << 20, 2) && link_counts(e.to).bulk_pulled == 0);
     free(other);
     close_ends(&e);
 }
@@ -145,7 +136,7 @@ static void in_order(void) {
     _Atomic int done = 0;
     struct gv_bulk_header h;
     open_ends(&e, "verbs(rails=2)", false, true);
-    fill(e.source, SIZE, 3);
+    fill_numbered(e.source, SIZE, 3);
     for (uint64_t round = 0; round < 20; round++) {
         uint64_t before = gv_bulk_position(e.from);
         atomic_store(&done, 0);
@@ -170,7 +161,7 @@ static void many_loans(void) {
     struct ends e;
     _Atomic int done = 0;
     open_ends(&e, "verbs(rails=2)", false, true);
-    fill(e.source, SIZE, 4);
+    fill_numbered(e.source, SIZE, 4);
     for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) lend(&e, n, n * 64, VERBS_LENT_LEAST + n, &done);
     for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) {
         receive(&e, n, n, VERBS_LENT_LEAST + n);
@@ -193,7 +184,7 @@ static void taken_back(void) {
     _Atomic int done = 0;
     pthread_t thread;
     open_ends(&e, "verbs(rails=1)", false, true);
-    fill(e.source, SIZE, 5);
+    fill_numbered(e.source, SIZE, 5);
     lend(&e, 1, 0, SIZE, &done);
     CHECK(pthread_create(&thread, NULL, take_back, &e) == 0);
     usleep(100000);
@@ -201,7 +192,7 @@ static void taken_back(void) {
     receive(&e, 1, 0, SIZE);
     pthread_join(thread, NULL);
     await_count(&done, 1);
-    CHECK(filled(e.target, SIZE, 5));
+    CHECK(is_numbered(e.target, SIZE, 5));
     close_ends(&e);
 }
 
@@ -218,7 +209,7 @@ static void *lend_all(void *arg) {
     struct cutting *c = arg;
     _Atomic int done = 0;
     for (int n = 0; !atomic_load(&c->stop); n++) {
-        fill(c->e.source, SIZE, (uint64_t)n);
+        fill_numbered(c->e.source, SIZE, (uint64_t)n);
         lend(&c->e, (uint64_t)n + 1, 0, SIZE - (uint64_t)n % 7, &done);
         await_count(&done, n + 1);
     }
@@ -235,7 +226,7 @@ static void *receive_all(void *arg) {
         memset(c->e.target, 1, SIZE);
         CHECK(h.tag == n + 1 && h.size == SIZE - n % 7);
         if (gv_bulk_recv(c->e.to, c->e.target, h.size)) fprintf(stderr, "died: %s\n", gv_link_death(c->e.to));
-        CHECK(filled(c->e.target, h.size, n));
+        CHECK(is_numbered(c->e.target, h.size, n));
         atomic_store(&c->came, n + 1);
     }
     CHECK(gv_bulk_recv(c->e.to, c->e.target, 1) == 0);
@@ -319,7 +310,7 @@ static void death(void) {
     for (int i = 0; i < 4; i++) {
         _Atomic int done = 0;
         open_ends(&e, "verbs(rails=2)", false, true);
-        fill(e.source, SIZE, 6);
+        fill_numbered(e.source, SIZE, 6);
         for (uint32_t r = 0; r < 2; r++) atomic_store(&rail(r)->read_delay_ns, LATE_MS * 1000000ull);
         lend(&e, 1, 0, SIZE, &done);
         CHECK(pthread_create(&thread, NULL, receive_once, &e) == 0);

@@ -6,6 +6,7 @@
 #include "../check.h"
 #include "hostile_relay.h"
 #include "mini_server.h"
+#include "numbered_bytes.h"
 #include "pair.h"
 
 #define GRACE_S 100
@@ -334,17 +335,13 @@ struct flow {
 
 static uint64_t size_of(uint64_t n) { return mix(n) % (n % 4 ? 20000 : 700000); }
 
-static void fill(uint8_t *data, uint64_t size, uint64_t n) {
-    for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
-}
-
 static void given_back(void *arg) { free(arg); }
 
 static void *send_all(void *arg) {
     struct flow *f = arg;
     for (uint64_t n = 1; n <= f->payloads; n++) {
         uint8_t *data = malloc(size_of(n) + 1);
-        fill(data, size_of(n), n);
+        fill_numbered(data, size_of(n), n);
         CHECK(gv_bulk_open(f->link, n, size_of(n)) == n && gv_bulk_part(f->link, data, size_of(n), given_back, data) == 0);
         if (n % 8 == 0) usleep(1000);
     }
@@ -360,7 +357,7 @@ static void *receive_all(void *arg) {
         if (ended) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
         CHECK(!ended && h.number == n && h.tag == n && h.size == size_of(n));
         CHECK(gv_bulk_recv(f->link, data, h.size) == 0);
-        fill(right, h.size, n);
+        fill_numbered(right, h.size, n);
         CHECK(memcmp(data, right, h.size) == 0);
     }
     free(data);

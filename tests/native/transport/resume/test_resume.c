@@ -1,5 +1,6 @@
 /* Connections that are cut while both ends talk come back: nothing is lost, nothing comes twice, the order stays. */
 #define _GNU_SOURCE
+#include "../numbered_bytes.h"
 #include "resume_fixture.h"
 
 #ifdef __SANITIZE_THREAD__ /* ten times slower: races show in a quarter of it, too */
@@ -87,7 +88,7 @@ static void *send_payloads(void *arg) {
     for (uint64_t n = 1; n <= f->payloads; n++) {
         uint64_t size = size_of(n, f->seed);
         uint8_t *data = malloc(size + 1);
-        for (uint64_t i = 0; i < size; i++) data[i] = (uint8_t)(n * 31 + i * 7 + (i >> 8));
+        fill_numbered(data, size, n);
         if (n % 3) {
             uint64_t number = gv_bulk_send(f->link, n, data, size);
             if (number != n) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
@@ -123,7 +124,7 @@ static void *receive_payloads(void *arg) {
         int failed = gv_bulk_recv(f->link, data, h.size);
         if (failed) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
         CHECK(!failed);
-        for (uint64_t i = 0; i < h.size; i++) CHECK(data[i] == (uint8_t)(n * 31 + i * 7 + (i >> 8)));
+        CHECK(is_numbered(data, h.size, n));
     }
     free(data);
     atomic_fetch_sub(f->running, 1);
