@@ -60,7 +60,7 @@ class Generator:
         self.sizes = [size for size, weight in zip(SIZES, sizes, strict=True) for _ in range(int(weight * 20))]
         given = [k for k in KIND_WEIGHTS if k not in without and k != "shadowed"]
         self.kinds = {k: KIND_WEIGHTS[k] for k in given if k in ("device", "pageable") or rng.random() < 0.6}
-        if "shadowed" not in without and random.Random(f"shadowed {seed}").random() < 0.3:  # in few: as with managed memory
+        if "shadowed" not in without and random.Random(f"shadowed {seed}").random() < 0.15:
             self.kinds["shadowed"] = KIND_WEIGHTS["shadowed"]
         if rng.random() < 0.6:
             self.kinds.pop("managed", None)  # with it the device has to be idle now and then

@@ -56,13 +56,8 @@ static bool copies_over(const struct host_func *f) {
     }
 }
 
-static void (*before_each)(void);
-
-void session_before_host_functions(void (*call)(void)) { before_each = call; }
-
 static void run(struct host_func *f) {
     if (!copies_over(f)) return;
-    if (!f->late && !f->status && before_each) before_each();
     /* What a late function sends the worker keeps until the stream takes it, and that may be more than it keeps: so the stream goes on first. */
     if (f->late) answer(f);
     if (f->callback)

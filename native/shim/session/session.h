@@ -159,8 +159,6 @@ uint64_t session_stream_callback(void (*fn)(void *stream, int status, void *data
 void session_host_func_posted(uint64_t tag, struct session_stream *s, uint64_t seq);
 /* Whether a host function was posted that has not run to its end. */
 bool session_host_function_pending(void);
-/* Called before each of the program's, on their thread (to be set at start). */
-void session_before_host_functions(void (*call)(void));
 /* Registers a function that sends late payloads. It runs on a thread of its own, whatever the stream's status is, and host_done is sent before it runs. */
 uint64_t session_late_func(void (*fn)(void *stream, int status, void *data), void *data);
 /* Whether sending a payload of `size` bytes now would wait for late functions. */

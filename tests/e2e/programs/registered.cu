@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 __global__ void add(int *v, size_t n, int what) {
@@ -114,17 +115,26 @@ static void copies() {
     CHECK(cudaFree(d));
 }
 
-static void host_functions() {
-    static Registered *r;
-    Registered mine(1000);
-    r = &mine;
-    static int seen[3];
-    for (int i = 0; i < 3; i++) {
-        put<<<1, 1>>>(r->device, 40, i + 7);
-        CHECK(cudaLaunchHostFunc(0, [](void *at) { *(int *)at = r->host[40]; }, &seen[i]));
-        synchronize();
+// A host function is called, and returns, while a call of the driver's waits for it and a thread waits for what kernels have left.
+static void beside_host_functions() {
+    Registered r(1000);
+    int *d;
+    cudaStream_t a, b;
+    CHECK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+    for (int i = 0; i < 10; i++) {
+        int over = 0;
+        CHECK(cudaMalloc(&d, 1000));
+        put<<<1, 1, 0, b>>>(r.device, 40, i + 7);
+        CHECK(cudaLaunchHostFunc(a, [](void *at) { usleep(20000), *(int *)at = 1; }, &over));
+        CHECK(cudaFree(d)); // waits for the device
+        CHECK(cudaStreamSynchronize(b));
+        EXPECT(r.host[40] == i + 7);
+        CHECK(cudaStreamSynchronize(a));
+        EXPECT(over == 1);
     }
-    EXPECT(seen[0] == 7 && seen[1] == 8 && seen[2] == 9);
+    CHECK(cudaStreamDestroy(a));
+    CHECK(cudaStreamDestroy(b));
 }
 
 static void what_it_is() {
@@ -206,7 +216,7 @@ int main() {
     side_by_side();
     while_others_run();
     copies();
-    host_functions();
+    beside_host_functions();
     what_it_is();
     graphs();
     many();

@@ -173,7 +173,6 @@ const char *session_error_text(int code) { return code ? "lost" : NULL; }
 void throttle_exempt_begin(void) {}
 void throttle_exempt_end(void) {}
 bool session_host_function_pending(void) { return false; }
-void session_before_host_functions(void (*call)(void)) { (void)call; }
 int session_thread(const char *name, void *(*fn)(void *), void *arg, size_t stack) {
     pthread_t thread;
     (void)name, (void)stack;

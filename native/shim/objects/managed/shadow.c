@@ -20,11 +20,15 @@ struct shadow {
     char *incoming; /* what the device has */
     bool sent;      /* the device has anything at all */
     bool written;   /* the device may have changed since it was fetched */
+    bool fetching;  /* into `incoming` */
+    unsigned users; /* threads that have let go of the lock meanwhile */
+    uint64_t sends, launches;
     bool read_only; /* the program says that devices change nothing */
 };
 
 _Atomic uint64_t shadows;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken before region_lock */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct shadow *all;
 
 /* A host function that others wait for may be what waits for the lock. */
@@ -86,6 +90,7 @@ uint64_t shadow_of(uint64_t host) {
 
 static int send(struct shim_stream *s, struct shadow *h, uint64_t at, uint64_t n) {
     uint64_t seq;
+    h->sends++;
     memcpy(h->common + at, h->host + at, n); /* what is sent is what is noted, whatever the program writes meanwhile */
     return transfer_push(s, h->device + at, h->common + at, n, &seq);
 }
@@ -123,6 +128,7 @@ int shadow_launch(struct shim_stream *s) {
     for (struct shadow *h = all; h && !rc; h = h->next) {
         rc = push(s, h);
         h->written = true;
+        h->launches++;
     }
     leave();
     return rc;
@@ -136,6 +142,7 @@ int shadow_access(struct shim_stream *s, uint64_t device, bool written) {
         if (device - h->device >= h->size) continue;
         rc = push(s, h);
         h->written |= written;
+        h->launches += written;
     }
     leave();
     return rc;
@@ -156,29 +163,45 @@ static void merge(struct shadow *h) {
     }
 }
 
-static void fetch(struct shadow *h) {
+/* lock held, and let go of while the bytes are on their way: they come behind calls of the driver's that wait for the device, and that may wait for a launch of another thread's.
+ * False: what was sent meanwhile would be taken for the device's. */
+static bool fetch(struct shadow *h) {
     struct shim_stream *s = h->context->pages;
-    uint64_t seq = 0;
+    uint64_t seq = 0, sends = h->sends;
+    h->fetching = true;
+    pthread_mutex_unlock(&lock);
     int rc = transfer_fetch(s, h->incoming, h->device, h->size, &seq);
     int status = seq ? session_wait_stream(&s->session, seq) : 0;
-    if (!rc && !status) merge(h); /* else the context has failed, as the program is told */
+    pthread_mutex_lock(&lock);
+    h->fetching = false;
+    if (rc || status) return true; /* the context has failed, as the program is told */
+    if (h->sends != sends) return false;
+    merge(h);
+    return true;
+}
+
+/* lock held. */
+static void refresh(struct shadow *h) {
+    h->users++;
+    while (h->fetching) pthread_cond_wait(&changed, &lock);
+    for (bool done = !h->written; !done;) {
+        uint64_t newest, passed, launches = h->launches;
+        bool launching = atomic_load(&region_launching) != 0;
+        stream_progress(&newest, &passed);
+        done = fetch(h);
+        if (done && h->launches == launches) h->written = launching || passed != UINT64_MAX; /* work that goes on may write after this */
+    }
+    h->users--;
+    pthread_cond_broadcast(&changed);
 }
 
 void shadow_waited(void) {
     if (!shadow_in_use()) return;
-    uint64_t newest, passed;
     enter();
-    bool launching = atomic_load(&region_launching) != 0;
-    stream_progress(&newest, &passed);
-    for (struct shadow *h = all; h; h = h->next) {
-        if (!h->written || h->read_only) continue;
-        fetch(h);
-        h->written = launching || passed != UINT64_MAX; /* work that goes on may write after this */
-    }
+    for (struct shadow *h = all; h; h = h->next)
+        if (h->written && !h->read_only) refresh(h);
     leave();
 }
-
-__attribute__((constructor)) static void before_host_functions(void) { session_before_host_functions(shadow_waited); }
 
 /* ---- there is none any more ---- */
 
@@ -189,11 +212,19 @@ static void forget(struct shadow **at) {
     drop(h);
 }
 
+/* The first that is the host's at `host`, or the context's; NULL: none is. lock held, and let go of while another thread uses it. */
+static struct shadow **find(uint64_t host, const struct shim_context *c) {
+    struct shadow **at = &all;
+    while (*at && (uint64_t)(uintptr_t)(*at)->host != host && (*at)->context != c) at = &(*at)->next;
+    if (!*at || !(*at)->users) return at;
+    pthread_cond_wait(&changed, &lock);
+    return find(host, c);
+}
+
 void shadow_remove(uint64_t host) {
     shadow_waited();
     enter();
-    struct shadow **at = &all;
-    while (*at && (uint64_t)(uintptr_t)(*at)->host != host) at = &(*at)->next;
+    struct shadow **at = find(host, NULL);
     if (*at) forget(at);
     leave();
 }
@@ -201,11 +232,6 @@ void shadow_remove(uint64_t host) {
 void shadow_context_gone(const struct shim_context *c) {
     if (!shadow_in_use()) return;
     enter();
-    for (struct shadow **at = &all; *at;) {
-        if ((*at)->context == c)
-            forget(at);
-        else
-            at = &(*at)->next;
-    }
+    for (struct shadow **at; *(at = find(0, c));) forget(at);
     leave();
 }

@@ -18,7 +18,7 @@ uint64_t shadow_of(uint64_t host);
 int shadow_launch(struct shim_stream *s);
 /* The same for a command that reads (or writes) an address of a device. */
 int shadow_access(struct shim_stream *s, uint64_t device, bool written);
-/* The program has waited for some work, or a host function is about to be called: what the devices have changed comes to the host. */
+/* The program has waited for some work: what the devices have changed comes to the host. */
 void shadow_waited(void);
 /* What the device has changed comes to the host range that begins there, whose shadow is one no more. Nothing runs that uses it. */
 void shadow_remove(uint64_t host);
