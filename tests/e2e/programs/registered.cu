@@ -78,10 +78,13 @@ static void while_others_run() {
     CHECK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     for (int round = 1; round < 5; round++) {
         spin<<<1, 1, 0, b>>>(20000000);
+        r.host[3] = round; // sent for the next kernel, which is behind one that goes on
         put<<<1, 1, 0, b>>>(r.device, 1, round);
+        CHECK(cudaStreamSynchronize(a)); // which has nothing to do
+        EXPECT(r.host[3] == round);
         put<<<1, 1, 0, a>>>(r.device, 0, round);
         CHECK(cudaStreamSynchronize(a));
-        EXPECT(r.host[0] == round);
+        EXPECT(r.host[0] == round && r.host[3] == round);
         r.host[2] = round;
         CHECK(cudaStreamSynchronize(b));
         EXPECT(r.host[1] == round && r.host[2] == round);

@@ -352,7 +352,7 @@ int managed_launch(struct shim_stream *s, bool *begun) {
     if (!*begun) return 0;
     struct written_list l = {0};
     atomic_fetch_add(&region_launching, 1);
-    int rc = shadow_launch(s);
+    int rc = shadow_launch();
     pthread_mutex_lock(&region_lock);
     region_renew();
     mirror_push_all();
@@ -372,7 +372,7 @@ void managed_launched(bool begun) {
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole) {
     if (!managed_in_use() || !size) return 0;
     struct written_list l = {0};
-    int rc = shadow_access(s, address, written);
+    int rc = shadow_access(address, written);
     pthread_mutex_lock(&region_lock);
     mirror_push_all();
     struct region *r = region_find(address);

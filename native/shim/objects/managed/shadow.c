@@ -31,7 +31,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken before region_
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct shadow *all;
 
-/* A host function that others wait for may be what waits for the lock. */
+/* Who holds the lock is not throttled: what would end that may wait for the lock. */
 static void enter(void) {
     throttle_exempt_begin();
     pthread_mutex_lock(&lock);
@@ -88,45 +88,46 @@ uint64_t shadow_of(uint64_t host) {
 
 /* ---- to the device ---- */
 
-static int send(struct shim_stream *s, struct shadow *h, uint64_t at, uint64_t n) {
+/* On the stream of the fetches: what comes back has what was sent. The stream that needs it waits for it (stream_after_copies). */
+static int send(struct shadow *h, uint64_t at, uint64_t n) {
     uint64_t seq;
     h->sends++;
     memcpy(h->common + at, h->host + at, n); /* what is sent is what is noted, whatever the program writes meanwhile */
-    return transfer_push(s, h->device + at, h->common + at, n, &seq);
+    return transfer_push(h->context->pages, h->device + at, h->common + at, n, &seq);
 }
 
 static bool differ(const struct shadow *h, uint64_t at, uint64_t n) { return memcmp(h->host + at, h->common + at, n) != 0; }
 
 /* Sends what differs in [at, end), bytes of `unit` at a time, in runs of at most PIECE. */
-static int send_changes(struct shim_stream *s, struct shadow *h, uint64_t at, uint64_t end, uint64_t unit) {
+static int send_changes(struct shadow *h, uint64_t at, uint64_t end, uint64_t unit) {
     int rc = 0;
     while (at < end && !rc) {
         uint64_t n = 0;
         while (at + n < end && n < PIECE && (!h->sent || differ(h, at + n, least(unit, end - at - n)))) n = least(n + unit, end - at);
-        if (n) rc = send(s, h, at, n);
+        if (n) rc = send(h, at, n);
         at += n ? n : unit;
     }
     return rc;
 }
 
 /* Bytes that the host has not changed are not sent where the device may have other ones there. */
-static int push(struct shim_stream *s, struct shadow *h) {
+static int push(struct shadow *h) {
     int rc = 0;
     for (uint64_t at = 0; h->written && at < h->size && !rc; at += BLOCK) {
         uint64_t end = least(at + BLOCK, h->size);
-        if (differ(h, at, end - at)) rc = send_changes(s, h, at, end, STORE);
+        if (differ(h, at, end - at)) rc = send_changes(h, at, end, STORE);
     }
-    if (!h->written) rc = send_changes(s, h, 0, h->size, BLOCK);
+    if (!h->written) rc = send_changes(h, 0, h->size, BLOCK);
     h->sent = true;
     return rc;
 }
 
-int shadow_launch(struct shim_stream *s) {
+int shadow_launch(void) {
     if (!shadow_in_use()) return 0;
     int rc = 0;
     enter();
     for (struct shadow *h = all; h && !rc; h = h->next) {
-        rc = push(s, h);
+        rc = push(h);
         h->written = true;
         h->launches++;
     }
@@ -134,13 +135,13 @@ int shadow_launch(struct shim_stream *s) {
     return rc;
 }
 
-int shadow_access(struct shim_stream *s, uint64_t device, bool written) {
+int shadow_access(uint64_t device, bool written) {
     if (!shadow_in_use()) return 0;
     int rc = 0;
     enter();
     for (struct shadow *h = all; h && !rc; h = h->next) {
         if (device - h->device >= h->size) continue;
-        rc = push(s, h);
+        rc = push(h);
         h->written |= written;
         h->launches += written;
     }
@@ -212,7 +213,7 @@ static void forget(struct shadow **at) {
     drop(h);
 }
 
-/* The first that is the host's at `host`, or the context's; NULL: none is. lock held, and let go of while another thread uses it. */
+/* Where the list has the first that is the host's at `host`, or the context's, or its end. lock held, and let go of while another thread uses it. */
 static struct shadow **find(uint64_t host, const struct shim_context *c) {
     struct shadow **at = &all;
     while (*at && (uint64_t)(uintptr_t)(*at)->host != host && (*at)->context != c) at = &(*at)->next;

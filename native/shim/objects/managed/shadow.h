@@ -14,10 +14,11 @@ int shadow_add(const struct range *r, uint64_t device);
 bool shadow_contains(uint64_t device);
 /* The address in a shadow that stands for one of the host. 0: none does. */
 uint64_t shadow_of(uint64_t host);
-/* A kernel that may read and write all of them is about to be posted: what the host has changed is sent on its stream. 0 or a CUresult. */
-int shadow_launch(struct shim_stream *s);
+/* A kernel that may read and write all of them is about to be posted: what the host has changed is sent. Its stream has yet to be ordered
+ * after that (stream_after_copies). 0 or a CUresult. */
+int shadow_launch(void);
 /* The same for a command that reads (or writes) an address of a device. */
-int shadow_access(struct shim_stream *s, uint64_t device, bool written);
+int shadow_access(uint64_t device, bool written);
 /* The program has waited for some work: what the devices have changed comes to the host. */
 void shadow_waited(void);
 /* What the device has changed comes to the host range that begins there, whose shadow is one no more. Nothing runs that uses it. */
