@@ -39,8 +39,8 @@ BUGS = [
     Bug(
         "the_tail_of_a_wide_fill",
         "objects/memory/copy.c",
-        ".value = value, .width = width, .height = height};\n    uint64_t seq",
-        ".value = value, .width = width - (element == 2 && width > 9 && width % 2), .height = height};\n    uint64_t seq",
+        ".value = value, .width = width, .height = height};\n    bool begun",
+        ".value = value, .width = width - (element == 2 && width > 9 && width % 2), .height = height};\n    bool begun",
         20_000,
     ),
     Bug(

@@ -72,8 +72,8 @@ def set_terminal_rule(on: bool) -> None:
     """Whether LLVM's register coalescer looks, for each copy, at all other copies of its registers.
 
     LLVM 22 does so on x86. It makes tiled matrix products an eighth faster (cuBLAS's sgemm, tests.bench.soft on two cores: 73 GFLOP/s without it, 84
-    with it); a kernel with very many matrix fragments (NVIDIA's cudaTensorCoreGemm) took minutes in it while its products were written out. The option is the process's: of two
-    threads that compile at the same time both may get what one has asked for.
+    with it); a kernel with very many matrix fragments (NVIDIA's cudaTensorCoreGemm, while its products were written out) took minutes in it. The
+    option is the process's: of two threads that compile at the same time both may get what one has asked for.
     """
     global _terminal_rule
     with _lock:

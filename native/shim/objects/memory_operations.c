@@ -7,6 +7,7 @@
 #include "memory_operation.h"
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
+#include "objects/managed/shadow.h"
 
 enum { MAY_READ = 1, MAY_WRITE = 3 }; /* CU_MEM_ACCESS_FLAGS */
 
@@ -94,16 +95,19 @@ static int post(CUstream stream, const struct gv_memory_operation *operations, u
     if (!rc && stream_captures(s)) {
         return capture(s, operations, n);
     }
+    bool begun = shadow_begin();
     for (unsigned i = 0; i < n && !rc; i++) {
         bool written = operations[i].kind == GV_WRITE_VALUE_32 || operations[i].kind == GV_WRITE_VALUE_64;
         rc = managed_access(s, operations[i].address, gv_memory_operation_width(&operations[i]), written, false);
     }
-    if (rc || !n) return rc;
-    struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = operations, .operations_size = n * (uint32_t)sizeof operations[0]};
-    uint64_t seq = post_memory_operations(stream_ctx(s), 0, &c);
-    if (!seq) return post_refused();
-    stream_posted(s, seq, false);
-    return 0;
+    uint64_t seq = 0;
+    if (!rc && n) {
+        struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = operations, .operations_size = n * (uint32_t)sizeof operations[0]};
+        seq = post_memory_operations(stream_ctx(s), 0, &c);
+        if (seq) stream_posted(s, seq, false);
+    }
+    shadow_end(begun);
+    return rc || !n || seq ? rc : post_refused();
 }
 
 static int post_one(CUstream stream, enum gv_memory_operation_kind kind, CUdeviceptr address, uint64_t value, unsigned flags) {

@@ -1,5 +1,6 @@
 /* Copies from and to arrays. Between arrays and device memory they are one command; what comes from host memory or goes there passes through device memory that is
  * allocated for it, so that all the ways of host data (payloads, pinned memory, late sources, resuming) are those of other copies. */
+#include "objects/managed/shadow.h"
 #include "objects/memory/array_copy.h"
 
 #include "gv_client.h"
@@ -19,7 +20,7 @@ static int check_array(const struct copy_side *side, const struct copy_box *box)
     return 0;
 }
 
-static int post(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+static int post_ready(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     int rc = src->where == COPY_ARRAY ? 0 : copy_managed(s, src, box, false);
     if (!rc && dst->where != COPY_ARRAY) rc = copy_managed(s, dst, box, true);
     if (rc) return rc;
@@ -41,7 +42,14 @@ static int post(struct shim_stream *s, const struct copy_side *dst, const struct
     if (!seq) return post_refused();
     stream_posted(s, seq, tell);
     if (wait) stream_copied(s, seq);
-    return wait && dst->where != COPY_ARRAY ? copy_settle(s, dst->address) : 0;
+    return 0;
+}
+
+static int post(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    bool begun = shadow_begin();
+    int rc = post_ready(s, dst, src, box, wait);
+    shadow_end(begun);
+    return !rc && wait && dst->where != COPY_ARRAY ? copy_settle(s, dst->address) : rc;
 }
 
 /* The part of a side that begins so many rows and slices further. */

@@ -427,14 +427,20 @@ int copy_managed(struct shim_stream *s, const struct copy_side *side, const stru
     return managed_access(s, side->address, size, written, size == box->width * box->height * box->depth);
 }
 
-/* Between two sides that were checked. */
-static int copy_checked(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+static int copy_posted(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
     int rc = src->where == COPY_DEVICE ? copy_managed(s, src, box, false) : 0;
     if (!rc && dst->where == COPY_DEVICE) rc = copy_managed(s, dst, box, true);
     if (rc) return rc;
     if (dst->where == COPY_HOST) return src->where == COPY_DEVICE ? device_to_host(s, dst, src, box, wait) : host_to_host(s, dst, src, box);
-    rc = src->where == COPY_DEVICE ? device_to_device(s, dst, src, box, wait) : host_to_device(s, dst, src, box, wait);
-    return !rc && wait ? copy_settle(s, dst->address) : rc;
+    return src->where == COPY_DEVICE ? device_to_device(s, dst, src, box, wait) : host_to_device(s, dst, src, box, wait);
+}
+
+/* Between two sides that were checked. */
+static int copy_checked(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
+    bool begun = shadow_begin();
+    int rc = copy_posted(s, dst, src, box, wait);
+    shadow_end(begun);
+    return !rc && wait && dst->where != COPY_HOST ? copy_settle(s, dst->address) : rc;
 }
 
 int copy_box(struct shim_stream *s, const struct copy_side *dst_side, const struct copy_side *src_side, const struct copy_box *shape, bool wait) {
@@ -486,11 +492,13 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
         return rc;
     }
     int rc = check_device(s, &side, &box, MAY_WRITE);
-    if (!rc) rc = copy_managed(s, &side, &box, true);
     if (rc) return rc;
     struct gv_cmd_fill c = {.stream = stream_id(s), .dst = dst, .pitch = pitch, .elem = element, .value = value, .width = width, .height = height};
-    uint64_t seq = post_fill(stream_ctx(s), 0, &c);
-    if (!seq) return post_refused();
-    stream_posted(s, seq, false);
+    bool begun = shadow_begin();
+    rc = copy_managed(s, &side, &box, true);
+    uint64_t seq = rc ? 0 : post_fill(stream_ctx(s), 0, &c);
+    if (seq) stream_posted(s, seq, false);
+    shadow_end(begun);
+    if (!seq) return rc ? rc : post_refused();
     return wait ? copy_settle(s, dst) : 0;
 }
