@@ -45,7 +45,7 @@ void test_turns(void);
 void test_stop(void);
 void measure(void);
 
-void program_handler(int signo); /* of SIGSEGV, as a program has that was there before the engine */
+void install_program_handler(void); /* of SIGSEGV, as a program has that was there before the engine */
 /* kernels that several files run */
 void illegal(struct soft_warp *w);    /* no instruction */
 void sum_rounds(struct soft_warp *w); /* of shared memory, with barriers */

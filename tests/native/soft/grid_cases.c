@@ -192,13 +192,14 @@ void test_several_grids(void) {
 }
 
 static _Atomic int started;
-/* Deaf to the engine for a while, like a thread that gets no processor on a busy machine: it is told to stop again and again. */
+/* Deaf to the engine for a while, like a thread that gets no processor on a busy machine, and told to stop more often than its signal stack could hold. */
 static void endless(struct soft_warp *w) {
     (void)w;
     sigset_t stop;
     sigemptyset(&stop);
     sigaddset(&stop, SOFT_STOP_SIGNAL);
     pthread_sigmask(SIG_BLOCK, &stop, NULL);
+    for (int i = 0; i < 200; i++) raise(SOFT_STOP_SIGNAL);
     atomic_store(&started, 1);
     usleep(400000);
     pthread_sigmask(SIG_UNBLOCK, &stop, NULL);

@@ -2,7 +2,7 @@
 #include "engine_fixture.h"
 
 int main(int argc, char **argv) {
-    sigaction(SIGSEGV, &(struct sigaction){.sa_handler = program_handler, .sa_flags = SA_NODEFER}, NULL);
+    install_program_handler();
     engine = soft_engine_create(3);
     heap = soft_heap_create(1u << 20, NULL);
     CHECK(engine && heap);

@@ -23,7 +23,7 @@
 /* Number of claims for each core into which the rest of a grid is divided. */
 #define RUNS_PER_HAND 16
 
-_Noreturn void soft_leave(struct runner *r) { siglongjmp(r->jump, 1); }
+_Noreturn void soft_leave(struct runner *r) { siglongjmp(r->jump, SOFT_LEFT); }
 
 void soft_suspend(struct runner *r, struct fiber *f) {
     soft_switch(&f->sp, r->scheduler_sp);
@@ -433,11 +433,15 @@ void soft_run_grid(struct runner *r, struct grid *g) {
         else
             run_direct(r, g);
         break;
-    case 2: /* a fault */
+    case SOFT_LEFT_FAULT:
         r->in_kernel = 0;
         soft_fault_report(r);
         break;
-    default: /* told to leave */ r->in_kernel = 0; break;
+    case SOFT_LEFT_TOLD:
+        r->in_kernel = 0; /* first: another signal may be pending */
+        soft_stop_unblock();
+        break;
+    default: break;
     }
     r->in_kernel = 0;
     r->in_helper = 0;

@@ -146,7 +146,7 @@ struct block {
 };
 
 struct runner {
-    sigjmp_buf jump;                 /* out of a grid, from wherever a warp is */
+    sigjmp_buf jump;                 /* out of a grid, from wherever a warp is, with one of SOFT_LEFT... */
     sigjmp_buf *guard;               /* out of soft_guarded, or NULL */
     volatile sig_atomic_t in_kernel; /* compiled code is running */
     volatile sig_atomic_t in_helper; /* ... inside a helper that holds a lock */
@@ -154,7 +154,7 @@ struct runner {
     struct fiber *running;        /* the fiber that runs, or came back to the scheduler last */
     bool progress;                /* a warp did more than wait for memory to change since the scheduler last cleared this */
     struct grid *_Atomic grid;    /* also read by soft_engine_stop */
-    _Atomic bool told_to_stop;    /* SOFT_STOP_SIGNAL is under way: signals of its kind queue, and the handler's stack holds few of them at once */
+    _Atomic bool told_to_stop;    /* SOFT_STOP_SIGNAL is under way: signals of its kind queue, and a thread may be deaf to them for long */
     const struct soft_warp *warp; /* that runs, for messages */
     struct soft_draws draws;      /* of the grid that it is in */
     uint64_t run_next, run_end;   /* blocks that this runner has taken and not begun */
@@ -192,6 +192,9 @@ void soft_fault_install(void);
 /* Turns what the handler noted into the grid's error. */
 void soft_fault_report(struct runner *r);
 #define SOFT_STOP_SIGNAL (SIGRTMIN + 9)
+/* How a grid was left: by code that found that it has to end, by a fault, by SOFT_STOP_SIGNAL, which is then still blocked. */
+enum { SOFT_LEFT = 1, SOFT_LEFT_FAULT, SOFT_LEFT_TOLD };
+void soft_stop_unblock(void);
 
 /* block.c */
 void soft_run_grid(struct runner *r, struct grid *g);

@@ -43,7 +43,7 @@ static void on_fault(int signo, siginfo_t *info, void *context) {
         r->fault_address = (uint64_t)(uintptr_t)info->si_addr;
         r->fault_pc = (uint64_t)u->uc_mcontext.gregs[REG_RIP];
         if (r->guard) siglongjmp(*r->guard, 1);
-        if (r->in_kernel && !r->in_helper) siglongjmp(r->jump, 2);
+        if (r->in_kernel && !r->in_helper) siglongjmp(r->jump, SOFT_LEFT_FAULT);
     }
     chain(signo, info, context);
 }
@@ -53,9 +53,15 @@ static void on_stop(int signo) {
     (void)signo;
     struct runner *r = self;
     if (!r) return;
-    bool leave = r->in_kernel && !r->in_helper && r->grid && atomic_load(&r->grid->stop);
-    atomic_store(&r->told_to_stop, false); /* at the end: another one that comes now finds the stack as good as empty */
-    if (leave) siglongjmp(r->jump, 1);
+    atomic_store(&r->told_to_stop, false);
+    if (r->in_kernel && !r->in_helper && r->grid && atomic_load(&r->grid->stop)) siglongjmp(r->jump, SOFT_LEFT_TOLD);
+}
+
+void soft_stop_unblock(void) {
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SOFT_STOP_SIGNAL);
+    pthread_sigmask(SIG_UNBLOCK, &stop, NULL);
 }
 
 static void release(void *arg) {
@@ -72,7 +78,8 @@ static void install(void) {
     /* SA_NODEFER: leaving by siglongjmp then leaves no signal blocked, and costs no system call to restore a mask. */
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigaction(faults[i], &action, &previous[faults[i]]);
-    sigaction(SOFT_STOP_SIGNAL, &(struct sigaction){.sa_handler = on_stop, .sa_flags = SA_ONSTACK | SA_NODEFER | SA_RESTART}, NULL);
+    /* Blocked in its handler: on a busy machine it is sent again before a thread has left the handler's stack, which would hold few of them. */
+    sigaction(SOFT_STOP_SIGNAL, &(struct sigaction){.sa_handler = on_stop, .sa_flags = SA_ONSTACK | SA_RESTART}, NULL);
 }
 
 void soft_fault_install(void) { pthread_once(&once, install); }
