@@ -77,6 +77,22 @@ CASE(prefetch, "cuMemPrefetchAsync", "cuMemPrefetchBatchAsync") {
     REFUSED(cuMemPrefetchBatchAsync(&address, &size, 0, &host, &first, 1, 0, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
+// On the legacy stream it stands between the blocking streams' work before and after it, also when there is nothing to copy.
+CASE(prefetch_on_the_legacy_stream, "cuMemPrefetchAsync") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
+    CUdeviceptr memory = address_of(managed(1 << 16));
+    CUdeviceptr gate = upload<unsigned>({0}), word = upload<unsigned>({0});
+    CUstream before = make_stream(CU_STREAM_DEFAULT), after = make_stream(CU_STREAM_DEFAULT), beside = make_stream();
+    CHECK(cuCtxSynchronize());
+    CHECK(cuStreamWaitValue32(before, gate, 1, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(cuMemsetD32Async(word, 1, 1, before));
+    CHECK(cuMemPrefetchAsync(memory, 1 << 16, location(CU_MEM_LOCATION_TYPE_HOST), 0, nullptr));
+    CHECK(cuMemsetD32Async(word, 2, 1, after));
+    CHECK(cuStreamWriteValue32(beside, gate, 1, 0));
+    CHECK(cuCtxSynchronize());
+    EXPECT(download<unsigned>(word, 1)[0] == 2);
+}
+
 // What is discarded has any content; only that the memory may be used again can be seen.
 HINT_CASE(discard, "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync") {
     NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));

@@ -138,9 +138,11 @@ CUresult impl_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_
 
 /* ---- prefetching ---- */
 
-/* To a device: what the host has written is sent now. Reading it on the host needs no copy back then. */
+/* To a device: what the host has written is sent now. Reading it on the host needs no copy back then. On the legacy stream it stands between the work of
+ * other streams before and after it, also when there is nothing to copy. */
 static int prefetch(struct shim_stream *s, uint64_t address, uint64_t size, CUmemLocation to) {
     int rc = to.type == CU_MEM_LOCATION_TYPE_DEVICE ? managed_access(s, address, size, false, false) : coherence_prefetch(s, address, size);
+    if (!rc && s->kind == STREAM_LEGACY) rc = stream_barrier(s);
     if (!rc) advice_prefetched(address, size, to);
     return rc;
 }
