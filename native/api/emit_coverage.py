@@ -16,10 +16,10 @@ INTRO = """\
 Generated from `native/api/functions` by `make coverage`; do not edit.
 
 Every function that NVIDIA's headers declare (up to CUDA {major}.{minor}) is exported and found by `cuGetProcAddress`. What is not supported returns
-`CUDA_ERROR_NOT_SUPPORTED` and says so once on stderr. *local*: answered in the program's process. *async*: sent to the server, not
-awaited. *sync*: awaited. *Versions* are the CUDA versions under which `cuGetProcAddress` gives a new form of the function; a server
-with an older driver gives only the older ones. *Test*: the conformance cases (`tests/conformance/programs`: program/case) that observe what the
-function does; of those that are marked † nothing can be seen but what they refuse.
+`CUDA_ERROR_NOT_SUPPORTED` and says so once on stderr. *local*: answered in the program's process. *async*: sent to the server, not awaited, but in
+the cases that a remark names. *sync*: what is sent is awaited. *Versions* are the CUDA versions under which `cuGetProcAddress` gives a new form of
+the function; a server with an older driver gives only the older ones. *Test*: the conformance cases (`tests/conformance/programs`: program/case) that
+observe what the function does; of those that are marked † nothing can be seen but what they refuse.
 
 """
 

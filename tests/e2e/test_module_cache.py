@@ -111,11 +111,13 @@ def check_warm(setting: Setting) -> None:
     assert (ran.waits, ran.images_sent) == (0, False)
 
 
+@pytest.mark.parametrize("words", [[], ["library"]])
 @pytest.mark.parametrize("link", ["tcp", "shm"])
-def test_the_second_process_sends_no_image_and_does_not_wait(setting: Setting, link: str) -> None:
-    cold = setting.run(link=link)
+def test_the_second_process_sends_no_image_and_does_not_wait(setting: Setting, link: str, words: list[str]) -> None:
+    """Why the table of functions calls loading, and the first look into a library, asynchronous."""
+    cold = setting.run(*words, link=link)
     assert (cold.waits, cold.images_sent) == (COUNT, True)
-    warm = setting.run(link=link)
+    warm = setting.run(*words, link=link)
     assert (warm.waits, warm.images_sent) == (0, False)
 
 

@@ -1,8 +1,9 @@
 """Loads modules of PTX by the driver's API and checks what their kernels do. Prints "right" and exits 0, or says what was wrong.
 
-python modules.py SALT COUNT [log] [leak] [global] [bad] [twice] [wait FILE]
+python modules.py SALT COUNT [log] [leak] [global] [bad] [twice] [library] [wait FILE]
 
-SALT makes the images this caller's own. On stderr: "module waits N", the waits that loading, and asking for kernels, cost.
+SALT makes the images this caller's own; `library` loads them as libraries and asks all that can be asked about their kernels. On stderr: "module
+waits N", the waits that loading, and asking for kernels, cost.
 """
 
 from __future__ import annotations
@@ -71,6 +72,22 @@ def load(image: bytes, words: list[str]) -> ctypes.c_void_p:
     return module
 
 
+def kernel_of_library(image: bytes, name: bytes) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+    """The kernel of an image that is loaded as a library, and the module that it is in this context."""
+    library, kernel, module, function = (ctypes.c_void_p() for _ in range(4))
+    kernels, count, threads = (ctypes.c_void_p * 2)(), ctypes.c_uint(), ctypes.c_int()
+    call("cuLibraryLoadData", ctypes.byref(library), image, None, None, 0, None, None, 0)
+    call("cuLibraryGetKernel", ctypes.byref(kernel), library, name)
+    call("cuLibraryGetKernelCount", ctypes.byref(count), library)
+    call("cuLibraryEnumerateKernels", kernels, 2, library)
+    call("cuLibraryGetModule", ctypes.byref(module), library)
+    call("cuKernelGetFunction", ctypes.byref(function), kernel)
+    call("cuKernelGetAttribute", ctypes.byref(threads), 0, kernel, 0)  # CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+    if count.value != 2 or kernel.value not in list(kernels) or threads.value < 32:
+        raise Failed(f"a library is said to have {count.value} kernels, one of {threads.value} threads")
+    return function, module
+
+
 def main() -> None:
     salt, count, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     context, out = ctypes.c_void_p(), ctypes.c_uint64()
@@ -92,8 +109,12 @@ def main() -> None:
     before, functions, modules = waits(), [], []
     for _ in range(2 if "twice" in words else 1):
         for number in range(count):
-            module, function = load(ptx(salt, number), words), ctypes.c_void_p()
-            call("cuModuleGetFunction", ctypes.byref(function), module, f"add_{number}".encode())
+            image, name = ptx(salt, number), f"add_{number}".encode()
+            if "library" in words:
+                function, module = kernel_of_library(image, name)
+            else:
+                module, function = load(image, words), ctypes.c_void_p()
+                call("cuModuleGetFunction", ctypes.byref(function), module, name)
             functions.append((number, function))
             modules.append(module)
     print("module waits", waits() - before, file=sys.stderr)
@@ -117,7 +138,7 @@ def main() -> None:
                 raise Failed(f"table {number} is said to be at {address.value:x}, {size.value} bytes")
             if cuda.cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), module, b"no_such") != 500:
                 raise Failed("a variable that is none was found")
-    for module in modules:
+    for module in modules if "library" not in words else []:
         call("cuModuleUnload", module)
     print("right")
 
