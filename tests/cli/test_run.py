@@ -74,7 +74,8 @@ def test_the_users_flags_for_xla_stay(gpuvirt: Gpuvirt, server: FakeServer) -> N
 
     ours = by_run(None)
     assert "--xla_gpu_autotune_level=0" in ours.split() and by_run("") == by_shell(None) == by_shell("") == by_run(ours) == ours
-    assert by_run("--xla_gpu_autotune_level=4") == "--xla_gpu_enable_command_buffer= --xla_gpu_autotune_level=4"
+    assert by_run("--xla_gpu_autotune_level=4") == "--xla_gpu_autotune_level=4"
+    assert by_run("--xla_gpu_enable_command_buffer=") == f"{ours} --xla_gpu_enable_command_buffer="
     assert by_shell("--xla_gpu_autotune_level=4") == f"{ours} --xla_gpu_autotune_level=4"  # the last one counts
     assert by_run("/my/flags") == by_shell("/my/flags") == "/my/flags"
     told = gpuvirt("run", "--", "true", server=server, XLA_FLAGS="--xla_dump_to=x").stderr
