@@ -19,7 +19,7 @@ LINKS = [
 ]
 
 # What the devices of a driver that is our own say that they do not have.
-LACKING_BY_THE_DRIVER = "MEMORY_POOLS_SUPPORTED|POSIX_FILE_DESCRIPTOR_SUPPORTED|shares"
+LACKING_BY_THE_DRIVER = "MEMORY_POOLS_SUPPORTED|POSIX_FILE_DESCRIPTOR_SUPPORTED|shares|conditions_can_be_set"
 
 
 def assert_all_ok(done: subprocess.CompletedProcess[str], subject: str, lacking: str = "") -> None:

@@ -230,6 +230,14 @@ def test_variable_behind_a_function_on_one_line() -> None:
     assert [v.name for v in module.globals] == ["t"] and [k.name for k in module.kernels] == ["k"]
 
 
+def test_a_declaration_needs_no_semicolon() -> None:
+    """A driver takes it, and XLA has such texts: what follows is not lost."""
+    declared = ".extern .func outside\n(\n    .param .b64 a,\n    .param .b32 b\n)\n\n"
+    module = Module(HEAD + declared + ".visible .entry k(.param .u64 p)\n.maxntid 32, 1, 1\n{\nret;\n}\n")
+    assert [k.name for k in module.kernels] == ["k"] and [p.size for p in module.funcs["outside"].params] == [8, 4]
+    assert "maxntid" in module.funcs["k"].directives and not module.funcs["outside"].directives.strip()
+
+
 def test_the_same_text_makes_the_same_ir_in_every_process() -> None:
     """Nothing in the IR follows the order of a set, which differs from process to process: builds can be compared."""
     names = [f"f{i}" for i in range(12)]

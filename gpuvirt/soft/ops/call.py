@@ -14,7 +14,7 @@ from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.memory_access import load, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ptx.device_runtime import CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR
+from gpuvirt.soft.ptx.device_runtime import CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR, SET_CONDITION
 from gpuvirt.soft.ptx.layout import FUNCTION_BASE, SYSCALLS, address_taken
 from gpuvirt.soft.ptx.module import Func
 from gpuvirt.soft.ptx.parser import Addr, Call, Ins, Name, Operand, Reg, Sym
@@ -187,6 +187,7 @@ def _syscall(e: Context, name: str, parts: Call, results: list[tuple[Val, str | 
         CHILD_BUFFER: ("ptr @soft_child_buffer(ptr, i32, i64)", ("i64",), "ptr"),
         CHILD_LAUNCH: ("i32 @soft_child_launch(ptr, i32, ptr, i64)", ("ptr", "i64"), "i32"),
         LAST_ERROR: ("i32 @soft_last_error(ptr, i32, i32, i32)", ("i32", "i32"), "i32"),
+        SET_CONDITION: ("void @soft_set_condition(ptr, i32, i64, i32)", ("i64", "i32"), ""),
         "__assertfail": ("void @soft_assert_fail(ptr, i32, ptr, ptr, i32, ptr)", ("ptr", "ptr", "i32", "ptr"), ""),
     }
     declaration, kinds, ret = texts[name]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 CHILD_BUFFER = "__gpuvirt_child_buffer"  # (kernel's address): address of a parameter buffer, or 0
 CHILD_LAUNCH = "__gpuvirt_child_launch"  # (parameter buffer, stream): an error of the device runtime
+SET_CONDITION = "cudaGraphSetConditional"  # (handle, value): no library has it; a driver finds it by this name
 LAST_ERROR = "__gpuvirt_last_error"  # (error, whether to set it): what the thread's last error was
 
 GRID_PREFIX = "__cuda_syscall_CGS_"

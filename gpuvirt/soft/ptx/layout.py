@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpuvirt.soft.errors import BadPtx, Unsupported
-from gpuvirt.soft.ptx.device_runtime import CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR
+from gpuvirt.soft.ptx.device_runtime import CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR, SET_CONDITION
 from gpuvirt.soft.ptx.module import Module
 from gpuvirt.soft.ptx.opcodes import Access, Flow
 from gpuvirt.soft.ptx.parser import Body, Call, Ins, Name, Operand, Reg, Special, Sym, Vec, parse_body
@@ -20,7 +20,7 @@ STACK_BYTES = 16384  # of a lane, for alloca
 RESERVED_BYTES = 1024  # shared memory that the system keeps for itself in each block; cooperative groups synchronise parts of a block there
 # What only a driver has, beside those below. Such names come with the device runtime library, most of which nobody calls.
 DRIVERS_OWN = ("__cuda_syscall_", "cnp")
-SYSCALLS = {"vprintf", "malloc", "free", "__assertfail", CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR}
+SYSCALLS = {"vprintf", "malloc", "free", "__assertfail", CHILD_BUFFER, CHILD_LAUNCH, LAST_ERROR, SET_CONDITION}
 
 
 def function_token(module: Module, name: str) -> int:

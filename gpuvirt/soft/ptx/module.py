@@ -89,6 +89,7 @@ _NAMES = re.compile(r"[\w$%]+")
 _LINKAGES = (".visible", ".extern", ".weak", ".common")
 _IGNORED = (".pragma", ".texref", ".samplerref", ".surfref", ".branchtargets", ".calltargets", ".callprototype")  # at module scope
 _HEAD = re.compile(r"\.(?:entry|func)\s")
+_NEXT = re.compile(r"\.(?:visible|extern|weak|common|entry|func|global|const)\s")
 _TEX = re.compile(r"\.tex\s+\.[us](?:32|64)\s")
 # Opaque variables. Each is the descriptor that the driver fills when the program binds it (struct soft_texture), so that its address is a handle.
 OPAQUE = ("texref", "samplerref", "surfref")
@@ -335,13 +336,17 @@ class Module:
         kind, returns, name, params = head.groups()
         brace = text.find("{", head.end())
         semicolon = text.find(";", head.end())
-        if brace < 0 or 0 <= semicolon < brace:
+        bounds = [at for at in (brace, semicolon) if at >= 0]
+        following = _NEXT.search(text, head.end(), min(bounds)) if bounds else None
+        if following:  # a declaration without a semicolon, as a driver takes it (XLA has some)
+            start = end = after = following.start()
+        elif brace < 0 or 0 <= semicolon < brace:
             start = end = semicolon
             after = semicolon + 1
         else:
             start, after = brace + 1, self._body_end(brace)
             end = after - 1
-        directives = text[head.end() : brace if start != end else semicolon]
+        directives = text[head.end() : brace if start != end else end]
         func = Func(name, kind == "entry", parse_params(params), parse_params(returns), start, end, directives, linkage)
         old = self.funcs.get(name)
         if old is None or old.start == old.end:

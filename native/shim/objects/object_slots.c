@@ -14,7 +14,7 @@ struct object_space object_spaces[OBJECT_KINDS] = {
     [OBJECT_CONTEXT] = {.stride = 1024},       [OBJECT_STREAM] = {.stride = 1024},   [OBJECT_EVENT] = {.stride = 256},
     [OBJECT_MODULE] = {.stride = 256},         [OBJECT_FUNCTION] = {.stride = 256},  [OBJECT_LIBRARY] = {.stride = 4096},
     [OBJECT_KERNEL] = {.stride = 512},         [OBJECT_LINK] = {.stride = 2048},     [OBJECT_PHYSICAL] = {.stride = 128},
-    [OBJECT_ARRAY] = {.stride = 256},          [OBJECT_GRAPH] = {.stride = 128},     [OBJECT_GRAPH_NODE] = {.stride = 1024},
+    [OBJECT_ARRAY] = {.stride = 256},          [OBJECT_GRAPH] = {.stride = 256},     [OBJECT_GRAPH_NODE] = {.stride = 1024},
     [OBJECT_GRAPH_EXEC] = {.stride = 128},     [OBJECT_RESOURCES] = {.stride = 512}, [OBJECT_GREEN] = {.stride = 512},
     [OBJECT_GREEN_CONTEXT] = {.stride = 1024}, [OBJECT_USER] = {.stride = 64},       [OBJECT_REFERENCE] = {.stride = 256},
 };

@@ -1,4 +1,4 @@
-/* What the device runtime library asks of the engine: launches, which wait for the end of the grid, and the last error of a thread. */
+/* What the device runtime library asks of the engine: launches, which wait for the end of the grid, the last error of a thread, and the conditions of graphs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,6 +46,11 @@ SOFT_EXPORT uint32_t soft_child_launch(struct soft_warp *w, uint32_t lane, void 
     c->launched = 1;
     push(&children->launched, c, &c->next);
     return 0;
+}
+
+SOFT_EXPORT void soft_set_condition(struct soft_warp *w, uint32_t lane, uint64_t handle, uint32_t value) {
+    (void)w, (void)lane;
+    __atomic_store_n((uint32_t *)(uintptr_t)handle, value, __ATOMIC_RELAXED); /* what is no handle faults as any address does */
 }
 
 SOFT_EXPORT uint32_t soft_last_error(struct soft_warp *w, uint32_t lane, uint32_t error, uint32_t set) {

@@ -131,6 +131,8 @@ void soft_free(struct soft_warp *w, uint32_t lane, void *p);
  * device runtime; the thread's last error, and setting it. */
 void *soft_child_buffer(struct soft_warp *w, uint32_t lane, uint64_t kernel);
 uint32_t soft_child_launch(struct soft_warp *w, uint32_t lane, void *params, uint64_t stream);
+/* cudaGraphSetConditional: the handle of a graph's condition is the address of its word. */
+void soft_set_condition(struct soft_warp *w, uint32_t lane, uint64_t handle, uint32_t value);
 uint32_t soft_last_error(struct soft_warp *w, uint32_t lane, uint32_t error, uint32_t set);
 
 /* __assertfail for one lane: prints CUDA's message and ends the grid with CUDA_ERROR_ASSERT. Does not return. */

@@ -330,11 +330,12 @@ CUresult impl_cuStreamEndCapture(CUstream stream, CUgraph *out) {
     struct shim_stream *s;
     int rc = stream_require(stream, &s);
     if (rc) return rc;
-    if (!out) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&graph_lock);
     struct capture *c = capture_of(s);
     bool here = c && pthread_equal(c->thread, pthread_self());
-    if (!c) {
+    if (!out && (!c || c->own_graph)) { /* else the program has the graph */
+        rc = CUDA_ERROR_INVALID_VALUE;
+    } else if (!c) {
         rc = CUDA_ERROR_ILLEGAL_STATE;
     } else if (c->origin != s) {
         rc = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
@@ -342,7 +343,7 @@ CUresult impl_cuStreamEndCapture(CUstream stream, CUgraph *out) {
     } else { /* the capture is over, whatever comes */
         rc = c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !here ? (int)CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD : broken(c);
         if (!rc && !joined(c)) rc = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-        *out = rc ? NULL : (CUgraph)c->graph;
+        if (out) *out = rc ? NULL : (CUgraph)c->graph;
         if (rc && c->own_graph) graph_free(c->graph);
         end(c);
     }

@@ -9,56 +9,54 @@
 
 struct graph_exec {
     struct object object;
-    struct shim_graph *graph;        /* of its own */
-    const struct graph_work **calls; /* in their order, those of children in the place of their nodes */
-    size_t n, room;
+    struct shim_graph *graph; /* of its own */
     unsigned long long flags;
     bool memory; /* it allocates or frees */
 };
 
 /* ---- instantiation ---- */
 
-static int append(struct graph_exec *x, const struct graph_work *call) {
-    if (x->n == x->room) {
-        size_t room = 2 * x->room + 16;
-        const struct graph_work **calls = realloc(x->calls, room * sizeof *calls);
+static int append(struct shim_graph *to, const struct graph_work *call) {
+    if (to->n_calls == to->room) {
+        size_t room = 2 * to->room + 16;
+        const struct graph_work **calls = realloc(to->calls, room * sizeof *calls);
         if (!calls) return CUDA_ERROR_OUT_OF_MEMORY;
-        x->calls = calls;
-        x->room = room;
+        to->calls = calls;
+        to->room = room;
     }
-    x->calls[x->n++] = call;
+    to->calls[to->n_calls++] = call;
     return 0;
 }
 
-/* Adds a graph's calls to the list. */
-static int flatten(struct graph_exec *x, struct shim_graph *g) {
+/* Adds a graph's calls to the list of `to`, the graph itself or one that it is a child in; what conditions choose from gets lists of its own. */
+static int flatten(struct shim_graph *to, struct shim_graph *g) {
     int rc;
     struct graph_node **order = graph_order(g, &rc);
     for (size_t i = 0; i < g->n && !rc; i++) {
         const struct graph_work *w = &order[i]->work;
-        rc = w->type == CU_GRAPH_NODE_TYPE_GRAPH ? flatten(x, w->child) : append(x, w);
+        rc = w->type == CU_GRAPH_NODE_TYPE_GRAPH ? flatten(to, w->child) : append(to, w);
+        for (unsigned k = 0; w->type == CU_GRAPH_NODE_TYPE_CONDITIONAL && k < w->conditional.n && !rc; k++) {
+            struct shim_graph *body = w->conditional.bodies[k];
+            body->n_calls = 0;
+            rc = graph_has_memory(body) ? (int)CUDA_ERROR_INVALID_VALUE : flatten(body, body);
+        }
     }
     free(order);
     return rc;
 }
 
 static int prepare(struct graph_exec *x, const struct shim_graph *g) {
-    struct graph_exec made = {.graph = graph_copied(g)};
-    if (!made.graph) return CUDA_ERROR_OUT_OF_MEMORY;
-    made.graph->owned = true;
-    int rc = flatten(&made, made.graph);
+    struct shim_graph *made = graph_copied(g);
+    if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->owned = true;
+    int rc = flatten(made, made);
     if (rc) {
-        free(made.calls);
-        graph_free(made.graph);
+        graph_free(made);
         return rc;
     }
     graph_free(x->graph);
-    free(x->calls);
-    x->graph = made.graph;
-    x->memory = graph_has_memory(made.graph);
-    x->calls = made.calls;
-    x->n = made.n;
-    x->room = made.room;
+    x->graph = made;
+    x->memory = graph_has_memory(made);
     return 0;
 }
 
@@ -119,7 +117,6 @@ CUresult impl_cuGraphExecDestroy(CUgraphExec handle) {
     if (!rc && !object_retire(x)) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc) {
         graph_free(x->graph);
-        free(x->calls);
         object_free(x);
     }
     pthread_mutex_unlock(&graph_lock);
@@ -149,6 +146,16 @@ static CUgraphExecUpdateResult alike(const struct shim_graph *a, const struct sh
         if (x->n_after != y->n_after) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         for (size_t i = 0; i < x->n_after; i++)
             if (x->after[i]->copy != y->after[i]) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    }
+    for (x = a->first, y = b->first; x; x = x->next, y = y->next) {
+        const struct graph_conditional *c = &x->work.conditional, *d = &y->work.conditional;
+        if (x->work.type != CU_GRAPH_NODE_TYPE_CONDITIONAL) continue;
+        *where = y;
+        if (c->kind != d->kind || c->n != d->n) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+        for (unsigned i = 0; i < c->n; i++) {
+            CUgraphExecUpdateResult result = alike(c->bodies[i], d->bodies[i], where);
+            if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
+        }
     }
     *where = NULL;
     return CU_GRAPH_EXEC_UPDATE_SUCCESS;
@@ -184,13 +191,23 @@ CUresult impl_cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphNode *
 
 /* ---- single nodes ---- */
 
-/* What can be launched has the node of the same number. graph_lock held. */
+/* The copy of a graph in what can be launched: all of that, or what a condition chooses there. NULL: there is none. */
+static struct shim_graph *own_graph(struct shim_graph *g, uint64_t origin) {
+    struct shim_graph *found = g->origin == origin ? g : NULL;
+    for (struct graph_node *node = g->first; node && !found; node = node->next)
+        for (unsigned i = 0; node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < node->work.conditional.n && !found; i++)
+            found = own_graph(node->work.conditional.bodies[i], origin);
+    return found;
+}
+
+/* What can be launched has the node of the same number, in the graph's own copy or in that of a graph like it. graph_lock held. */
 static int own_node(CUgraphExec handle, CUgraphNode node, struct graph_exec **x, struct graph_node **own) {
     struct graph_node *theirs;
     int rc = find(handle, x);
     if (!rc) rc = graph_node_find(node, &theirs);
     if (rc) return rc;
-    *own = graph_numbered((*x)->graph, theirs->number);
+    struct shim_graph *in = own_graph((*x)->graph, theirs->graph->origin);
+    *own = graph_numbered(in ? in : (*x)->graph, theirs->number);
     return *own && (*own)->work.type == theirs->work.type ? 0 : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -209,8 +226,8 @@ static int change(CUgraphExec handle, CUgraphNode node, struct graph_work *work)
     graph_work_free(&own->work);
     own->work = *work;
     if (work->type != CU_GRAPH_NODE_TYPE_GRAPH) return 0;
-    x->n = 0; /* a child's calls are others now */
-    return flatten(x, x->graph);
+    x->graph->n_calls = 0; /* a child's calls are others now */
+    return flatten(x->graph, x->graph);
 }
 
 static int change_locked(CUgraphExec handle, CUgraphNode node, int rc, struct graph_work *work) {
@@ -371,11 +388,13 @@ static int check_memory(const struct graph_exec *x) {
     int rc = 0;
     bool again = x->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     pthread_mutex_lock(&graph_lock);
-    for (size_t i = 0; i < x->n && !rc; i++)
-        if (x->calls[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) rc = graph_may_allocate(x->calls[i]->memory, again);
+    for (size_t i = 0; i < x->graph->n_calls && !rc; i++)
+        if (x->graph->calls[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) rc = graph_may_allocate(x->graph->calls[i]->memory, again);
     pthread_mutex_unlock(&graph_lock);
     return rc;
 }
+
+static int run(CUstream stream, const struct shim_graph *g);
 
 static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_work *w) {
     switch ((int)w->type) {
@@ -389,8 +408,18 @@ static int carry_out(struct shim_stream *s, CUstream stream, const struct graph_
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return launch_memory(w);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return impl_cuStreamBatchMemOp_v2(stream, w->batch.count, w->batch.operations, w->batch.flags);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return graph_conditional_run(stream, &w->conditional, run);
     default: return 0; /* CU_GRAPH_NODE_TYPE_EMPTY */
     }
+}
+
+static int run(CUstream stream, const struct shim_graph *g) {
+    struct shim_stream *s;
+    int rc = stream_require(stream, &s);
+    if (!rc) rc = graph_conditions_start(s, g);
+    for (size_t i = 0; i < g->n_calls && !rc; i++)
+        if (!g->calls[i]->disabled) rc = carry_out(s, stream, g->calls[i]);
+    return rc;
 }
 
 CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
@@ -401,9 +430,7 @@ CUresult impl_cuGraphLaunch(CUgraphExec handle, CUstream stream) {
     if (rc) return rc;
     if (stream_captures(s)) return capture_forbidden(s); /* as by a driver: a capture has no launches of graphs in it */
     rc = x->memory ? check_memory(x) : 0;
-    for (size_t i = 0; i < x->n && !rc; i++)
-        if (!x->calls[i]->disabled) rc = carry_out(s, stream, x->calls[i]);
-    return rc;
+    return rc ? rc : run(stream, x->graph);
 }
 
 /* There is nothing to be brought to the device before it is launched. */

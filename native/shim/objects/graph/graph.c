@@ -9,6 +9,7 @@
 #include "gv_impl.h"
 
 _Static_assert(sizeof(struct graph_node) <= 1024, "a node fits its slot");
+_Static_assert(sizeof(struct shim_graph) <= 256, "a graph fits its slot");
 
 pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -27,6 +28,7 @@ int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
         if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
         out->child->owned = true;
     }
+    if (from->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) return graph_conditional_copy(&out->conditional, &from->conditional);
     if (from->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) from->memory->holders++;
     if (from->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
         size_t size = from->batch.count * sizeof *from->batch.operations;
@@ -45,6 +47,7 @@ void graph_work_free(struct graph_work *work) {
         free(work->kernel.pointers);
     }
     if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) graph_free(work->child);
+    if (work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) graph_conditional_free(&work->conditional);
 }
 
 void graph_kernel_attributes_copy(struct graph_kernel *to, const struct graph_kernel *from) {
@@ -70,7 +73,9 @@ void graph_settled(void) { on_settled(); }
 
 struct shim_graph *graph_new(void) {
     struct shim_graph *g = object_new(OBJECT_GRAPH);
-    if (g) object_publish(g);
+    if (!g) return NULL;
+    g->origin = g->object.id;
+    object_publish(g);
     return g;
 }
 
@@ -88,6 +93,8 @@ void graph_free(struct shim_graph *g) {
         node_free(node);
     }
     if (g->keeps) on_end(g);
+    graph_conditions_free(g);
+    free(g->calls);
     object_free(g);
 }
 
@@ -144,7 +151,8 @@ struct shim_graph *graph_copied(const struct shim_graph *g) {
     for (struct graph_node *node = copy ? g->first : NULL; node; node = node->next)
         for (size_t i = 0; i < node->n_after; i++) node->copy->after[i] = node->after[i]->copy;
     if (copy) copy->next = g->next;
-    if (copy && g->keeps && on_copy(copy, g)) {
+    if (copy) copy->origin = g->origin;
+    if (copy && (graph_conditions_copy(copy, g) || (g->keeps && on_copy(copy, g)))) {
         graph_free(copy);
         return NULL;
     }
@@ -187,6 +195,12 @@ struct graph_node **graph_order(struct shim_graph *g, int *rc) {
 bool graph_has_memory(const struct shim_graph *g) {
     const struct graph_node *node = g->first;
     while (node && !graph_is_memory(&node->work)) node = node->next;
+    return node != NULL;
+}
+
+bool graph_has_conditions(const struct shim_graph *g) {
+    const struct graph_node *node = g->first;
+    while (node && node->work.type != CU_GRAPH_NODE_TYPE_CONDITIONAL) node = node->next;
     return node != NULL;
 }
 
@@ -270,7 +284,7 @@ CUresult impl_cuGraphClone(CUgraph *out, CUgraph handle) {
     pthread_mutex_lock(&graph_lock);
     int rc = graph_find(handle, &g);
     if (!rc && !out) rc = CUDA_ERROR_INVALID_VALUE;
-    if (!rc && graph_has_memory(g)) rc = CUDA_ERROR_NOT_SUPPORTED;
+    if (!rc && (graph_has_memory(g) || graph_has_conditions(g))) rc = CUDA_ERROR_NOT_SUPPORTED;
     struct shim_graph *copy = rc ? NULL : graph_copied(g);
     pthread_mutex_unlock(&graph_lock);
     if (!rc && !copy) rc = CUDA_ERROR_OUT_OF_MEMORY;
@@ -442,6 +456,7 @@ static const char *name_of(CUgraphNodeType type) {
     case CU_GRAPH_NODE_TYPE_GRAPH: return "GRAPH";
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return "WAIT_EVENT";
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return "EVENT_RECORD";
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return "CONDITIONAL";
     default: return "EMPTY";
     }
 }

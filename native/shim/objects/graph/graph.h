@@ -7,6 +7,7 @@
  * capture.c    streams that capture
  * memory_nodes.c, batch_nodes.c   nodes that allocate and free, and those of stream memory operations
  * user_object.c   what graphs keep for the program
+ * condition.c  conditional nodes, and the conditions that kernels set
  * execute.c    graphs that can be launched */
 #ifndef SHIM_GRAPH_H
 #define SHIM_GRAPH_H
@@ -59,6 +60,23 @@ struct graph_batch {
     CUstreamBatchMemOpParams *operations; /* its own */
 };
 
+/* A value that kernels set, in device memory. */
+struct graph_condition {
+    unsigned holders; /* graphs and nodes */
+    bool taken;       /* a node asks for it */
+    bool starts;      /* as `initial`, whenever its graph does */
+    uint32_t initial;
+    CUdeviceptr address;
+    struct graph_condition *next;
+};
+
+struct graph_conditional {
+    struct graph_condition *condition;
+    CUgraphConditionalNodeType kind;
+    unsigned n;
+    struct shim_graph **bodies; /* of the node's own */
+};
+
 /* What a node does: a union by type. EVENT_RECORD and WAIT_EVENT have the event. */
 struct graph_work {
     CUgraphNodeType type;
@@ -73,6 +91,7 @@ struct graph_work {
         struct graph_batch batch;
         CUevent event;
         struct shim_graph *child; /* of the node's own */
+        struct graph_conditional conditional;
     };
 };
 
@@ -95,6 +114,13 @@ struct shim_graph {
     unsigned next;             /* number of a node */
     struct graph_keeps *keeps; /* user objects */
     bool owned;                /* by a node, or by what can be launched: the program does not destroy it */
+    bool body;                 /* of a conditional node, which the program fills */
+    uint64_t origin;           /* its id, or that of the graph that it was copied from, where one copy of that lies in the same graph at most */
+    struct graph_condition **conditions;
+    size_t n_conditions;
+    /* In what can be launched: the nodes' calls in their order, those of children in the place of their nodes. */
+    const struct graph_work **calls;
+    size_t n_calls, room;
 };
 
 /* Guards graphs, nodes and captures. */
@@ -107,6 +133,8 @@ struct graph_node *graph_add(struct shim_graph *g, const struct graph_work *work
 struct shim_graph *graph_copied(const struct shim_graph *g);
 /* Whether it allocates or frees: such a graph is neither copied nor a child, and its nodes stay. */
 bool graph_has_memory(const struct shim_graph *g);
+/* Whether it has conditional nodes: such a graph is neither copied nor a child. */
+bool graph_has_conditions(const struct shim_graph *g);
 static inline bool graph_is_memory(const struct graph_work *w) {
     return w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || w->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
 }
@@ -151,6 +179,18 @@ int graph_capture_free(struct shim_stream *s, CUdeviceptr address);
 int graph_may_allocate(const struct graph_memory *m, bool again);
 void graph_allocate(struct graph_memory *m);
 int graph_free_memory(CUdeviceptr address);
+
+/* ---- condition.c. All but the last with graph_lock held; 0 or a CUresult ---- */
+int graph_describe_conditional(const CUDA_CONDITIONAL_NODE_PARAMS *p, struct graph_work *out);
+int graph_conditional_copy(struct graph_conditional *out, const struct graph_conditional *from);
+void graph_conditional_free(struct graph_conditional *c);
+int graph_conditions_copy(struct shim_graph *to, const struct shim_graph *from);
+void graph_conditions_free(struct shim_graph *g);
+/* Adds the node, without the lock, and tells the graphs that it chooses from. */
+int graph_add_conditional(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUDA_CONDITIONAL_NODE_PARAMS *p);
+/* What a launch does, without the lock: gives the graph's conditions their first values; runs what a node's condition chooses. */
+int graph_conditions_start(struct shim_stream *s, const struct shim_graph *g);
+int graph_conditional_run(CUstream stream, const struct graph_conditional *c, int (*run)(CUstream stream, const struct shim_graph *g));
 
 /* ---- memory_operations.c ---- */
 int graph_describe_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *p, struct graph_work *out);

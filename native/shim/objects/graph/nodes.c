@@ -57,11 +57,12 @@ int graph_describe_event(CUgraphNodeType type, CUevent event, struct graph_work 
 int graph_describe_child(CUgraph child, struct graph_work *out) {
     struct shim_graph *g;
     int rc = graph_find(child, &g);
-    if (!rc && graph_has_memory(g)) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && (graph_has_memory(g) || graph_has_conditions(g))) rc = CUDA_ERROR_INVALID_VALUE;
     if (rc) return rc;
     *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_GRAPH, .child = graph_copied(g)};
     if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
     out->child->owned = true;
+    out->child->origin = out->child->object.id; /* a graph may be the child of several nodes */
     return 0;
 }
 
@@ -175,6 +176,7 @@ CUresult impl_cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNo
         if (!failed) p->alloc.dptr = m.dptr;
         return failed;
     }
+    if (p && p->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) return graph_add_conditional(out, graph, after, n, &p->conditional);
     pthread_mutex_lock(&graph_lock);
     int rc = graph_describe(p, &work);
     if (!rc) rc = graph_add_described(out, graph, after, n, &work);
@@ -244,7 +246,7 @@ CUresult impl_cuGraphDestroyNode(CUgraphNode handle) {
     struct graph_node *node;
     pthread_mutex_lock(&graph_lock);
     int rc = graph_node_find(handle, &node);
-    if (!rc && node->graph->owned) rc = CUDA_ERROR_INVALID_VALUE;
+    if (!rc && node->graph->owned && !node->graph->body) rc = CUDA_ERROR_INVALID_VALUE;
     if (!rc && graph_is_memory(&node->work)) rc = CUDA_ERROR_NOT_SUPPORTED;
     if (!rc) graph_remove(node);
     pthread_mutex_unlock(&graph_lock);
