@@ -23,7 +23,7 @@ SOFTWARE = {
 }
 DEVICE_FILE = Path("/dev/nvidia0")
 PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
-# XLA's autotuner runs each product in dozens of ways: a minute on a software GPU for a program of two seconds, for times that say nothing of a real one.
+# XLA's autotuner runs each product in dozens of ways: on a software GPU a minute where the program takes two seconds, for times that tell nothing.
 XLA = ("--xla_gpu_autotune_level=0",)
 
 

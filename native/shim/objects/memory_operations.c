@@ -110,15 +110,6 @@ static int post(CUstream stream, const struct gv_memory_operation *operations, u
     return rc || !n || seq ? rc : post_refused();
 }
 
-int stream_barrier(struct shim_stream *s) {
-    struct gv_memory_operation o = {.kind = GV_MEMORY_BARRIER, .flags = CU_STREAM_MEMORY_BARRIER_TYPE_GPU};
-    struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = &o, .operations_size = sizeof o};
-    uint64_t seq = post_memory_operations(stream_ctx(s), 0, &c);
-    if (!seq) return post_refused();
-    stream_posted(s, seq, false);
-    return 0;
-}
-
 static int post_one(CUstream stream, enum gv_memory_operation_kind kind, CUdeviceptr address, uint64_t value, unsigned flags) {
     struct gv_memory_operation o = {.kind = kind, .flags = flags, .address = address, .value = value};
     return post(stream, &o, 1);

@@ -248,7 +248,7 @@ int stream_require(CUstream handle, struct shim_stream **out);
 /* A copy to the device that a program has waited for counts as done for all it does next, on any stream. The call returns when the copy is taken up; streams that are
  * ordered with its own come after it anyway, and the first call on any other waits here (stream_require does it). */
 int stream_after_copies(struct shim_stream *s);
-/* Posts a command that does nothing but has a place in the stream's order, as work has (memory_operations.c). */
+/* Posts a command that does nothing but has a place in the stream's order, as work has. */
 int stream_barrier(struct shim_stream *s);
 /* `seq` on `s` is such a copy. */
 void stream_copied(struct shim_stream *s, uint64_t seq);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "gv_client.h"
+#include "memory_operation.h"
 #include "objects/objects.h"
 
 _Thread_local CUstream shim_default_stream = CU_STREAM_LEGACY;
@@ -304,6 +305,15 @@ static uint64_t fence_locked(struct shim_stream *s) {
     if (!seq) return newest; /* the session is lost; the waiter gets its error */
     session_stream_posted(&s->session, seq, true, true);
     return seq;
+}
+
+int stream_barrier(struct shim_stream *s) {
+    struct gv_memory_operation o = {.kind = GV_MEMORY_BARRIER, .flags = CU_STREAM_MEMORY_BARRIER_TYPE_GPU};
+    struct gv_cmd_memory_operations c = {.stream = stream_id(s), .operations = &o, .operations_size = sizeof o};
+    uint64_t seq = post_memory_operations(stream_ctx(s), 0, &c);
+    if (!seq) return post_refused();
+    stream_posted(s, seq, false);
+    return 0;
 }
 
 uint64_t stream_fence(struct shim_stream *s) {

@@ -16,8 +16,8 @@ static struct graph_condition *find(CUgraphConditionalHandle handle) {
     return c;
 }
 
-static void drop(struct graph_condition *c) {
-    if (--c->holders) return;
+/* Nobody holds it any more. */
+static void release(struct graph_condition *c) {
     struct graph_condition **at = &all;
     while (*at != c) at = &(*at)->next;
     *at = c->next;
@@ -25,30 +25,7 @@ static void drop(struct graph_condition *c) {
     free(c);
 }
 
-/* ---- of graphs ---- */
-
-/* The graph holds it from now on. */
-static int hold(struct shim_graph *g, struct graph_condition *c) {
-    struct graph_condition **more = realloc(g->conditions, (g->n_conditions + 1) * sizeof *more);
-    if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
-    g->conditions = more;
-    more[g->n_conditions++] = c;
-    c->holders++;
-    return 0;
-}
-
-int graph_conditions_copy(struct shim_graph *to, const struct shim_graph *from) {
-    int rc = 0;
-    for (size_t i = 0; i < from->n_conditions && !rc; i++) rc = hold(to, from->conditions[i]);
-    return rc;
-}
-
-void graph_conditions_free(struct shim_graph *g) {
-    for (size_t i = 0; i < g->n_conditions; i++) drop(g->conditions[i]);
-    free(g->conditions);
-    g->conditions = NULL;
-    g->n_conditions = 0;
-}
+/* ---- made ---- */
 
 static int make(struct shim_context *context, struct graph_condition **out) {
     struct graph_condition *c = calloc(1, sizeof *c);
@@ -59,6 +36,7 @@ static int make(struct shim_context *context, struct graph_condition **out) {
         return rc;
     }
     c->holders = 1;
+    c->release = release;
     pthread_mutex_lock(&graph_lock);
     c->next = all;
     all = c;
@@ -89,13 +67,11 @@ CUresult impl_cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgr
     if (rc) return rc;
     c->initial = initial;
     c->starts = flags & CU_GRAPH_COND_ASSIGN_DEFAULT;
-    /* Until a kernel sets it: 0. */
-    rc = copy_fill(context->legacy, c->address, sizeof(uint32_t), sizeof(uint32_t), 0, 1, 1, false);
     pthread_mutex_lock(&graph_lock);
-    if (!rc) rc = graph_find(graph, &g);
-    if (!rc) rc = hold(g, c);
+    rc = graph_find(graph, &g);
+    if (!rc) rc = graph_condition_hold(g, c);
     if (!rc) *out = c->address;
-    drop(c);
+    graph_condition_drop(c);
     pthread_mutex_unlock(&graph_lock);
     return rc;
 }
@@ -111,46 +87,19 @@ static bool possible(const CUDA_CONDITIONAL_NODE_PARAMS *p) {
     }
 }
 
-static int new_bodies(struct graph_conditional *c, const struct graph_conditional *from) {
-    c->bodies = calloc(c->n, sizeof(struct shim_graph *));
-    for (unsigned i = 0; c->bodies && i < c->n; i++) {
-        c->bodies[i] = from ? graph_copied(from->bodies[i]) : graph_new();
-        if (!c->bodies[i]) {
-            while (i) graph_free(c->bodies[--i]);
-            free(c->bodies);
-            c->bodies = NULL;
-            break;
-        }
-        c->bodies[i]->owned = c->bodies[i]->body = true;
-    }
-    return c->bodies ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-int graph_describe_conditional(const CUDA_CONDITIONAL_NODE_PARAMS *p, struct graph_work *out) {
+static int describe(const CUDA_CONDITIONAL_NODE_PARAMS *p, struct graph_work *out) {
     struct graph_condition *condition = find(p->handle);
     if (!condition || condition->taken || !possible(p)) return CUDA_ERROR_INVALID_VALUE;
     *out = (struct graph_work){.type = CU_GRAPH_NODE_TYPE_CONDITIONAL, .conditional = {.condition = condition, .kind = p->type, .n = p->size}};
-    int rc = new_bodies(&out->conditional, NULL);
+    int rc = graph_conditional_bodies(&out->conditional, NULL);
     if (!rc) condition->holders++;
     return rc;
-}
-
-int graph_conditional_copy(struct graph_conditional *out, const struct graph_conditional *from) {
-    int rc = new_bodies(out, from);
-    if (!rc) out->condition->holders++;
-    return rc;
-}
-
-void graph_conditional_free(struct graph_conditional *c) {
-    for (unsigned i = 0; i < c->n; i++) graph_free(c->bodies[i]);
-    free(c->bodies);
-    drop(c->condition);
 }
 
 int graph_add_conditional(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUDA_CONDITIONAL_NODE_PARAMS *p) {
     struct graph_work work;
     pthread_mutex_lock(&graph_lock);
-    int rc = graph_describe_conditional(p, &work);
+    int rc = describe(p, &work);
     if (!rc) rc = graph_add_described(out, graph, after, n, &work);
     if (!rc) {
         work.conditional.condition->taken = true;
@@ -165,8 +114,9 @@ int graph_add_conditional(CUgraphNode *out, CUgraph graph, const CUgraphNode *af
 int graph_conditions_start(struct shim_stream *s, const struct shim_graph *g) {
     int rc = 0;
     for (size_t i = 0; i < g->n_conditions && !rc; i++) {
-        const struct graph_condition *c = g->conditions[i];
-        if (c->starts) rc = copy_fill(s, c->address, sizeof(uint32_t), sizeof(uint32_t), c->initial, 1, 1, false);
+        struct graph_condition *c = g->conditions[i];
+        if (c->starts || !c->begun) rc = copy_fill(s, c->address, sizeof(uint32_t), sizeof(uint32_t), c->starts ? c->initial : 0, 1, 1, false);
+        c->begun = true;
     }
     return rc;
 }

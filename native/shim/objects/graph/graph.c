@@ -13,6 +13,61 @@ _Static_assert(sizeof(struct shim_graph) <= 256, "a graph fits its slot");
 
 pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* ---- conditions ---- */
+
+void graph_condition_drop(struct graph_condition *c) {
+    if (!--c->holders) c->release(c);
+}
+
+int graph_condition_hold(struct shim_graph *g, struct graph_condition *c) {
+    struct graph_condition **more = realloc(g->conditions, (g->n_conditions + 1) * sizeof *more);
+    if (!more) return CUDA_ERROR_OUT_OF_MEMORY;
+    g->conditions = more;
+    more[g->n_conditions++] = c;
+    c->holders++;
+    return 0;
+}
+
+static int copy_conditions(struct shim_graph *to, const struct shim_graph *from) {
+    int rc = 0;
+    for (size_t i = 0; i < from->n_conditions && !rc; i++) rc = graph_condition_hold(to, from->conditions[i]);
+    return rc;
+}
+
+static void free_conditions(struct shim_graph *g) {
+    for (size_t i = 0; i < g->n_conditions; i++) graph_condition_drop(g->conditions[i]);
+    free(g->conditions);
+    g->conditions = NULL;
+    g->n_conditions = 0;
+}
+
+int graph_conditional_bodies(struct graph_conditional *c, const struct graph_conditional *from) {
+    c->bodies = calloc(c->n, sizeof(struct shim_graph *));
+    for (unsigned i = 0; c->bodies && i < c->n; i++) {
+        c->bodies[i] = from ? graph_copied(from->bodies[i]) : graph_new();
+        if (!c->bodies[i]) {
+            while (i) graph_free(c->bodies[--i]);
+            free(c->bodies);
+            c->bodies = NULL;
+            break;
+        }
+        c->bodies[i]->owned = c->bodies[i]->body = true;
+    }
+    return c->bodies ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static int copy_conditional(struct graph_conditional *out, const struct graph_conditional *from) {
+    int rc = graph_conditional_bodies(out, from);
+    if (!rc) out->condition->holders++;
+    return rc;
+}
+
+static void free_conditional(struct graph_conditional *c) {
+    for (unsigned i = 0; i < c->n; i++) graph_free(c->bodies[i]);
+    free(c->bodies);
+    graph_condition_drop(c->condition);
+}
+
 /* ---- work ---- */
 
 int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
@@ -28,7 +83,7 @@ int graph_work_copy(struct graph_work *out, const struct graph_work *from) {
         if (!out->child) return CUDA_ERROR_OUT_OF_MEMORY;
         out->child->owned = true;
     }
-    if (from->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) return graph_conditional_copy(&out->conditional, &from->conditional);
+    if (from->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) return copy_conditional(&out->conditional, &from->conditional);
     if (from->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) from->memory->holders++;
     if (from->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP) {
         size_t size = from->batch.count * sizeof *from->batch.operations;
@@ -47,7 +102,7 @@ void graph_work_free(struct graph_work *work) {
         free(work->kernel.pointers);
     }
     if (work->type == CU_GRAPH_NODE_TYPE_GRAPH) graph_free(work->child);
-    if (work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) graph_conditional_free(&work->conditional);
+    if (work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) free_conditional(&work->conditional);
 }
 
 void graph_kernel_attributes_copy(struct graph_kernel *to, const struct graph_kernel *from) {
@@ -93,7 +148,7 @@ void graph_free(struct shim_graph *g) {
         node_free(node);
     }
     if (g->keeps) on_end(g);
-    graph_conditions_free(g);
+    free_conditions(g);
     free(g->calls);
     object_free(g);
 }
@@ -152,7 +207,7 @@ struct shim_graph *graph_copied(const struct shim_graph *g) {
         for (size_t i = 0; i < node->n_after; i++) node->copy->after[i] = node->after[i]->copy;
     if (copy) copy->next = g->next;
     if (copy) copy->origin = g->origin;
-    if (copy && (graph_conditions_copy(copy, g) || (g->keeps && on_copy(copy, g)))) {
+    if (copy && (copy_conditions(copy, g) || (g->keeps && on_copy(copy, g)))) {
         graph_free(copy);
         return NULL;
     }

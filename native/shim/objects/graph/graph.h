@@ -65,8 +65,10 @@ struct graph_condition {
     unsigned holders; /* graphs and nodes */
     bool taken;       /* a node asks for it */
     bool starts;      /* as `initial`, whenever its graph does */
+    bool begun;       /* its graph did, once: until then it is 0 */
     uint32_t initial;
     CUdeviceptr address;
+    void (*release)(struct graph_condition *c); /* with graph_lock held: nobody holds it any more */
     struct graph_condition *next;
 };
 
@@ -138,6 +140,11 @@ bool graph_has_conditions(const struct shim_graph *g);
 static inline bool graph_is_memory(const struct graph_work *w) {
     return w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || w->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
 }
+/* The graph holds the condition from now on, 0 or CUDA_ERROR_OUT_OF_MEMORY; a holder lets it go. */
+int graph_condition_hold(struct shim_graph *g, struct graph_condition *c);
+void graph_condition_drop(struct graph_condition *c);
+/* Gives the node that many graphs, empty ones or copies of another's. 0 or CUDA_ERROR_OUT_OF_MEMORY. */
+int graph_conditional_bodies(struct graph_conditional *c, const struct graph_conditional *from);
 /* Takes a node out, and what depends on it. */
 void graph_remove(struct graph_node *node);
 /* Deep: 0 or CUDA_ERROR_OUT_OF_MEMORY. */
@@ -180,12 +187,7 @@ int graph_may_allocate(const struct graph_memory *m, bool again);
 void graph_allocate(struct graph_memory *m);
 int graph_free_memory(CUdeviceptr address);
 
-/* ---- condition.c. All but the last with graph_lock held; 0 or a CUresult ---- */
-int graph_describe_conditional(const CUDA_CONDITIONAL_NODE_PARAMS *p, struct graph_work *out);
-int graph_conditional_copy(struct graph_conditional *out, const struct graph_conditional *from);
-void graph_conditional_free(struct graph_conditional *c);
-int graph_conditions_copy(struct shim_graph *to, const struct shim_graph *from);
-void graph_conditions_free(struct shim_graph *g);
+/* ---- condition.c: 0 or a CUresult ---- */
 /* Adds the node, without the lock, and tells the graphs that it chooses from. */
 int graph_add_conditional(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t n, CUDA_CONDITIONAL_NODE_PARAMS *p);
 /* What a launch does, without the lock: gives the graph's conditions their first values; runs what a node's condition chooses. */
