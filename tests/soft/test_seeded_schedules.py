@@ -35,15 +35,14 @@ def test_some_seeds() -> None:
     assert done.returncode == 0 and f"{len(names)} cases, 0 wrong" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.wide
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("lanes", ["", "always"], ids=["together", "apart"])
+@pytest.mark.parametrize("lanes", [pytest.param("", id="together", marks=pytest.mark.wide), pytest.param("always", id="apart", marks=pytest.mark.long)])
 def test_every_case(lanes: str) -> None:
     done = run("--seeds", "3", *CASES, GPUVIRT_SOFT_LANES=lanes)
     assert done.returncode == 0 and f"{len(CASES)} cases, 0 wrong" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.wide
+@pytest.mark.long
 def test_on_all_cores() -> None:
     """Several threads run blocks, each with numbers of its own."""
     done = run("--seeds", "2", *CASES, GPUVIRT_SOFT_SCHEDULE="0,cores")

@@ -46,12 +46,6 @@ def test_damaged_images(fuzzer: Path, tmp_path: Path) -> None:
     assert images == 150 == refused + taken and refused >= 50 and taken >= 20 and reasons >= 8
 
 
-@pytest.mark.wide
-def test_many_damaged_images(fuzzer: Path, tmp_path: Path) -> None:
-    images, *_ = nothing_found(fuzz(fuzzer, tmp_path, "--seed", SEED + "1", "--runs", "1000", "run", patience=1500))
-    assert images == 1000
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_damaged_images_for_long(fuzzer: Path, tmp_path: Path, seed: int) -> None:
