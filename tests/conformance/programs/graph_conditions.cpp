@@ -1,16 +1,21 @@
 // Conditional nodes: kernels set what they ask for, and the graphs that they choose from run, or do not.
 #include "graph.h"
 
-// set(handle, from): the condition is *from; count_down(handle, word): *word is one less, and so is the condition. The declaration has no semicolon, as XLA's.
+// The call: the condition %p0 is %r. The function's declaration has no semicolon, as XLA's.
+#define SET_CONDITION                                \
+    "{\n"                                            \
+    ".param .b64 a; .param .b32 b;\n"                \
+    "st.param.b64 [a], %p0; st.param.b32 [b], %r;\n" \
+    "call.uni cudaGraphSetConditional, (a, b);\n"    \
+    "}\n"                                            \
+    "ret;\n}\n"
+
+// set(handle, from): the condition is *from; count_down(handle, word): *word is one less, and so is the condition.
 static const char *const SETTERS = R"(
 .version 6.4
 .target sm_50
 .address_size 64
-.extern .func cudaGraphSetConditional
-(
-    .param .b64 handle,
-    .param .b32 value
-)
+.extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value)
 
 .visible .entry set(.param .u64 handle, .param .u64 from) {
     .reg .u64 %p<2>;
@@ -18,15 +23,7 @@ static const char *const SETTERS = R"(
     ld.param.u64 %p0, [handle];
     ld.param.u64 %p1, [from];
     ld.global.u32 %r, [%p1];
-    {
-        .param .b64 a;
-        .param .b32 b;
-        st.param.b64 [a], %p0;
-        st.param.b32 [b], %r;
-        call.uni cudaGraphSetConditional, (a, b);
-    }
-    ret;
-}
+)" SET_CONDITION R"(
 .visible .entry count_down(.param .u64 handle, .param .u64 word) {
     .reg .u64 %p<2>;
     .reg .u32 %r;
@@ -35,16 +32,7 @@ static const char *const SETTERS = R"(
     ld.global.u32 %r, [%p1];
     sub.u32 %r, %r, 1;
     st.global.u32 [%p1], %r;
-    {
-        .param .b64 a;
-        .param .b32 b;
-        st.param.b64 [a], %p0;
-        st.param.b32 [b], %r;
-        call.uni cudaGraphSetConditional, (a, b);
-    }
-    ret;
-}
-)";
+)" SET_CONDITION;
 
 static bool conditions_can_be_set() {
     CUgraphConditionalHandle handle = garbage<CUgraphConditionalHandle>();
