@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +77,30 @@ def train(cached: tuple[Server, Path], every: int, *steps: int) -> dict[int, int
     done = run_program(server, [sys.executable, PROGRAMS / "training.py", str(every), *map(str, steps)], timeout=300, GPUVIRT_CACHE=str(client))
     assert done.returncode == 0, done.stdout + done.stderr
     return {int(n): int(waits) for n, waits in re.findall(r"(\d+) steps, (\d+) waits", done.stderr)}
+
+
+def always_waiting() -> set[str]:
+    """The driver's functions that the table calls sync."""
+    tables = (tomllib.loads(path.read_text()) for path in (HERE.parents[1] / "native" / "api" / "functions").glob("*.toml"))
+    return {name for table in tables for name, entry in table.items() if isinstance(entry, dict) and entry.get("class") == "sync"}
+
+
+def test_a_training_loop_calls_nothing_else_that_always_waits(cached: tuple[Server, Path], tmp_path: Path) -> None:
+    """What 100 steps more, with two reads more, add: copies to the host, or waits for them, and nothing else of what is awaited."""
+    server, client = cached
+    counts = []
+    for steps in (100, 200):
+        trace = tmp_path / f"{steps}"
+        line: list[str | Path] = [sys.executable, PROGRAMS / "training.py", "50", str(steps)]
+        done = run_program(server, line, timeout=300, GPUVIRT_CACHE=str(client), GPUVIRT_TRACE=str(trace))
+        assert done.returncode == 0, done.stdout + done.stderr
+        names = re.findall(r"\b(cu[A-Z]\w*?)(?:_v\d+)?(?:_ptsz|_ptds)?\(", trace.read_text())
+        counts.append(collections.Counter(names))
+    more = counts[1] - counts[0]
+    assert more["cuLaunchKernel"] >= 100
+    awaited = {name: n for name, n in more.items() if name in always_waiting()}
+    assert awaited.keys() <= {"cuMemcpyDtoH", "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"}, awaited
+    assert 0 < sum(awaited.values()) <= 4, awaited
 
 
 def check_reads_only(waits: dict[int, int], every: int) -> None:
