@@ -1,7 +1,7 @@
 /* nvJitLink for software GPUs. NVIDIA's library generates machine code for the devices that it knows; this one calls the linker of our libcuda, whose
  * image a software GPU runs. The format of LTO-IR is not public: the real library, if the program has it, compiles it to PTX first.
  *
- * It is preloaded, so programs find its functions by name. Libraries that were linked to NVIDIA's nvJitLink use versioned names and keep that one. */
+ * It is preloaded, so programs find its functions by name, and by the names of each version, which NVIDIA's header has programs call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -394,3 +394,38 @@ EXPORT int nvJitLinkVersion(unsigned *major, unsigned *minor) {
     *minor = 9;
     return SUCCESS;
 }
+
+/* NVIDIA's since 13.5, which nobody could give a linked LTO-IR of ours. */
+EXPORT int nvJitLinkGetLinkedLTOIRSize(link_handle h, size_t *size) {
+    (void)size;
+    return h ? fail(h, INTERNAL, "linked LTO-IR is not supported on software GPUs: ask for PTX or a cubin") : INVALID_INPUT;
+}
+
+EXPORT int nvJitLinkGetLinkedLTOIR(link_handle h, void *out) {
+    (void)out;
+    return nvJitLinkGetLinkedLTOIRSize(h, NULL);
+}
+
+/* ---- the names of each version ---- */
+
+#define ALIAS(name, version) EXPORT extern __typeof__(nvJitLink##name) __nvJitLink##name##_##version __attribute__((alias("nvJitLink" #name)));
+#define FIVE(name, a, b, c, d, e) ALIAS(name, a) ALIAS(name, b) ALIAS(name, c) ALIAS(name, d) ALIAS(name, e)
+#define OF_12(name) FIVE(name, 12_0, 12_1, 12_2, 12_3, 12_4) FIVE(name, 12_5, 12_6, 12_7, 12_8, 12_9)
+#define OF_13(name) FIVE(name, 13_0, 13_1, 13_2, 13_3, 13_4) FIVE(name, 13_5, 13_6, 13_7, 13_8, 13_9)
+#define VERSIONS(name) OF_12(name) OF_13(name)
+
+VERSIONS(Create)
+VERSIONS(Destroy)
+VERSIONS(AddData)
+VERSIONS(AddFile)
+VERSIONS(Complete)
+VERSIONS(GetLinkedCubinSize)
+VERSIONS(GetLinkedCubin)
+VERSIONS(GetLinkedPtxSize)
+VERSIONS(GetLinkedPtx)
+VERSIONS(GetLinkedLTOIRSize)
+VERSIONS(GetLinkedLTOIR)
+VERSIONS(GetErrorLogSize)
+VERSIONS(GetErrorLog)
+VERSIONS(GetInfoLogSize)
+VERSIONS(GetInfoLog)

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from typing import Any
 
-lib = ctypes.CDLL(None)
+
+class Versioned:
+    """The functions by the names that NVIDIA's header of one version calls them by."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(preloaded, name if name == "nvJitLinkVersion" else f"__{name}_{self.version}")
+
+
+preloaded = ctypes.CDLL(None)
+lib: Any = preloaded
 cuda = ctypes.CDLL("libcuda.so.1")
 nvrtc = ctypes.CDLL(sys.argv[1])
 INVALID_INPUT, MISSING_ARCH = 3, 2
@@ -65,6 +78,10 @@ assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(contex
 run(linked)
 run(link((LTOIR, code["main"], "main"), (LTOIR, code["scale"], "scale"), (LTOIR, code["more"], "more"), options=(b"-lto", b"-arch=sm_130", b"-O3")))
 run(link((LTOIR, code["main"], "main"), (ANY, code["scale"], "scale"), (PTX, text["more"], "more")))
+for named in ("12_0", "12_9", "13_5"):
+    lib = Versioned(named)
+    run(link((LTOIR, code["main"], "main"), (PTX, text["scale"], "scale"), (PTX, text["more"], "more")))
+lib = preloaded
 all_lto = [(LTOIR, data, name) for name, data in code.items()]
 made = link(*all_lto, options=(b"-lto", b"-ptx", b"-arch=sm_90"), ptx=True)
 assert b".entry k" in made
