@@ -81,19 +81,26 @@ void host_unshadow(const struct range *r) {
     memory_release_mapped(r->shadow);
 }
 
-static void unback(uint64_t base, const struct range *r) {
+static void forget(uint64_t base) {
     range_remove(base, RANGE_DEVICE, RANGE_DEVICE, NULL);
     managed_forget(base);
+}
+
+static void unback(uint64_t base, const struct range *r) {
+    forget(base);
     memory_unback(r->context, base, host_chunks(r->context, r->size));
 }
 
 void host_unmap(uint64_t base, const struct range *r) {
     struct range device;
     stream_drain_context(NULL); /* as in the driver: nothing may be using it */
-    if (!r->placed)
+    if (!r->placed) {
         memory_release_mapped(base);
-    else if (range_find_device(base, &device) && device.mapped) /* else its context has ended */
-        unback(base, r);
+    } else if (range_find_device(base, &device) && device.mapped) { /* else its context has ended */
+        forget(base);
+        stream_drain_context(NULL); /* what other threads' launches have sent there meanwhile must have arrived: its memory goes at once */
+        memory_unback(r->context, base, host_chunks(r->context, r->size));
+    }
 }
 
 void host_context_gone(struct shim_context *c) {
