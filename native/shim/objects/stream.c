@@ -94,12 +94,15 @@ static void wait_for_retired(struct shim_stream *s) {
     pthread_mutex_unlock(&c->lock);
 }
 
+static uint64_t fence_locked(struct shim_stream *s);
+
 void stream_retire(struct shim_stream *s) {
     struct shim_context *c = s->context;
     wait_for_retired(s);
-    stream_fence(s); /* events recorded on it and waits for the whole context need its completion */
-    post_stream_destroy(c->id, 0, &(struct gv_cmd_stream_destroy){.stream = s->object.id});
+    /* With the lock, so that who waits for the whole context posts no fence of its own behind the end. */
     pthread_mutex_lock(&c->lock);
+    fence_locked(s); /* events recorded on it and waits for the whole context need its completion */
+    post_stream_destroy(c->id, 0, &(struct gv_cmd_stream_destroy){.stream = s->object.id});
     s->retired = true;
     reap(c);
     pthread_mutex_unlock(&c->lock);
