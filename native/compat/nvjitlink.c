@@ -395,7 +395,7 @@ EXPORT int nvJitLinkVersion(unsigned *major, unsigned *minor) {
     return SUCCESS;
 }
 
-/* NVIDIA's since 13.5, which nobody could give a linked LTO-IR of ours. */
+/* None is made here: the format of LTO-IR is not public. A handle of ours must not reach NVIDIA's function of that name. */
 EXPORT int nvJitLinkGetLinkedLTOIRSize(link_handle h, size_t *size) {
     (void)size;
     return h ? fail(h, INTERNAL, "linked LTO-IR is not supported on software GPUs: ask for PTX or a cubin") : INVALID_INPUT;
