@@ -70,12 +70,21 @@ def story(coroutine: Callable[[Exports, dict[int, Any]], Coroutine[Any, Any, Non
             del all_sessions[session.id]
             exports.ended(session)
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     asyncio.run(run())
     deadline = time.monotonic() + 20
-    while len(os.listdir("/proc/self/fd")) != before:  # some are closed on a thread
+    while open_files() - before:  # some are closed on a thread, as may be those of the test before
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def open_files() -> set[tuple[str, str]]:
+    """This process's: each one's number and what it is."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the folder's own, closed by now
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+    return found
 
 
 async def settle() -> None:
