@@ -33,6 +33,7 @@ CIRCLES: dict[tuple[str, ...], str] = {
     (
         "native/backend/soft/engine/exec",
         "native/backend/soft/engine/block",
+        "native/backend/soft/engine/resident",
         "native/backend/soft/engine/fiber",
         "native/backend/soft/engine/lanes",
         "native/backend/soft/engine/fault",

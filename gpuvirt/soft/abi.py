@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 4
+VERSION = 5
 OFFSETS = {
     "ctaid": 0,
     "nctaid": 12,
@@ -25,7 +25,11 @@ OFFSETS = {
     "engine": 120,
     "blocks": 128,
     "stop": 136,
+    "window": 144,
+    "cluster": 152,
+    "rank": 164,
+    "explicit_cluster": 168,
 }
-SIZE = 144
+RANK_SHIFT = 24
 RED = {"and": 0, "or": 1, "popc": 2}
 TRAP, TRAP_STACK, TRAP_BAD_PC = 0, 1, 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -127,10 +126,6 @@ class Translation:
 
 def parse(t: Translation) -> None:
     """The instructions of the kernel and of all functions that it may call."""
-    directives = t.module.funcs[t.kernel].directives
-    found = re.search(r"\.reqnctapercluster\s+([\d\s,]+)", directives)
-    if found and any(int(n) > 1 for n in re.findall(r"\d+", found.group(1))):
-        raise Unsupported(f"unsupported PTX directive '.reqnctapercluster {found.group(1).strip()}': a cluster is one block")
     t.program = Program(t.module, t.kernel)
 
 

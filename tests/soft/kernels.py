@@ -72,7 +72,14 @@ class Kernels:
         return self.compiler.kernel_get(self.number, names.index(name) | (CAREFUL if careful else 0), shape)  # type: ignore[arg-type]
 
     def launch(
-        self, name: str, grid: Sequence[int] | int, block: Sequence[int] | int, *args: Any, shared: int = 0, cooperative: bool = False
+        self,
+        name: str,
+        grid: Sequence[int] | int,
+        block: Sequence[int] | int,
+        *args: Any,
+        shared: int = 0,
+        cooperative: bool = False,
+        cluster: Sequence[int] = (0, 0, 0),
     ) -> None:
         """Runs a grid to its end."""
         grid = [grid] if isinstance(grid, int) else list(grid)
@@ -100,7 +107,7 @@ class Kernels:
         text = ctypes.create_string_buffer(512)
         three = ctypes.c_uint32 * 3
         rc = engine().soft_exec_launch(
-            ctypes.byref(soft), three(*[*grid, 1, 1][:3]), three(*[*block, 1, 1][:3]), ctypes.c_uint32(shared), ctypes.c_uint32(int(cooperative)),
+            ctypes.byref(soft), three(*[*grid, 1, 1][:3]), three(*[*block, 1, 1][:3]), three(*cluster), ctypes.c_uint32(shared), ctypes.c_uint32(int(cooperative)),
             bytes(params), ctypes.c_uint32(len(params)), text, ctypes.c_uint32(512),
         )  # fmt: skip
         if rc:

@@ -199,22 +199,6 @@ def test_fetches_from_textures(t: str) -> None:
         k.launch("k", 1, 32, np.zeros(8, np.uint64), np.zeros((32, 4), np.uint32))
 
 
-def test_a_cluster_is_one_block() -> None:
-    """Larger ones are refused by name; of one block the special registers tell the truth."""
-    text = """.version 8.0
-.target sm_90
-.address_size 64
-.visible .entry k(.param .u64 o) .explicitcluster .reqnctapercluster 1, 1, 1 { .reg .b32 %r<9>; .reg .b64 %q<9>; .reg .pred %p<3>; ld.param.u64 %q0, [o];
-mov.u32 %r1, %ctaid.x; mad.wide.u32 %q0, %r1, 16, %q0; mov.u32 %r2, %clusterid.x; mov.u32 %r3, %nclusterid.x; mov.u32 %r4, %cluster_nctarank;
-mov.u32 %r5, %cluster_ctarank; mov.pred %p1, %is_explicit_cluster; selp.u32 %r6, 1, 0, %p1; add.u32 %r5, %r5, %r6;
-barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned; st.global.v4.u32 [%q0], {%r2, %r3, %r4, %r5}; ret; }"""
-    o = np.zeros((3, 4), np.uint32)
-    Kernels(text).launch("k", 3, 64, o)
-    assert (o[:, :3] == [[0, 3, 1], [1, 3, 1], [2, 3, 1]]).all() and (o[:, 3] <= 1).all()
-    with pytest.raises(Exception, match=r"reqnctapercluster 2, 1, 1.*one block"):
-        Kernels(text.replace("1, 1, 1", "2, 1, 1")).launch("k", 4, 64, o)
-
-
 @pytest.mark.parametrize("text", ["fma.rn.oob.f16 %h1, %h1, %h1, %h1;", "cvt.rs.f16x2.f32 %r3, %r3, %r3, %r4;", "sust.p.1d.b32.trap [%q1, {%r3}], {%r4};",
                                   "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r3}, {%r3}, {%r3}, {%r3}, %r3, 0;", "wgmma.fence.sync.aligned;",
                                   "multimem.red.relaxed.sys.global.add.f32 [%aa], %r3;", "tcgen05.wait::ld.sync.aligned;", "add.rq.f32 %r3, %r3, %r3;"])  # fmt: skip

@@ -88,6 +88,8 @@ def address(e: Context, ins: Ins, operand: Operand, space: str, size: int | None
         value = e.resize(value, "i64", space in ("shared", "local"))
     elif isinstance(base, Imm):
         value = own = e.const(base.value, "i64")
+        if space == "shared":
+            value = own = e.in_own_block(value)
     elif isinstance(base, Sym):
         value = own = e.symbol_address(base)
     else:

@@ -339,7 +339,7 @@ class Context(WarpState, ABC):
         """The address of a variable in its own space, or of a function or parameter."""
         offset = sym.offset
         if sym.name in self.layout.offsets:
-            return self.const(self.layout.offsets[sym.name] + offset, "i64")
+            return self.in_own_block(self.const(self.layout.offsets[sym.name] + offset, "i64"))
         if sym.name in self.layout.locals:
             constant = self.const(self.layout.locals[sym.name] + offset, "i64")
             return constant if self.func.is_kernel else self.add(self.cast("zext", Val("%frame", "i32"), "i64"), constant)

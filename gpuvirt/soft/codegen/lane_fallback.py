@@ -34,7 +34,7 @@ _AREA_VALUES = 96  # AREA_VALUES in lanes.c
 _BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER)
 _COLLECTIVE = (Sync.EXCHANGE, Sync.MEMBERS, Sync.WARP)  # what lanes do together, lanes at the same opcode
 _KEYS = [name for name, row in OPCODES.items() if any(t.sync in _COLLECTIVE for t in row.all)]
-_SYNC, _ARRIVE = 3, 4
+_SYNC, _ARRIVE, _CLUSTER_ARRIVE, _CLUSTER_WAIT = 3, 4, 5, 6
 
 
 _NO_LOOP = -1
@@ -451,11 +451,9 @@ class LaneEmitter(Emitter):
         return self.const(-1, "i32")
 
     def barrier(self, ins: Ins) -> None:
-        """A barrier of the block, at which the warp arrives once all its lanes have."""
-        if "cluster" in ins.mods and "arrive" in ins.mods:
-            return
+        """A barrier of the block or the cluster, at which the warp arrives once all its lanes have."""
         self.ins, self.pred, self.uses_barrier = ins, None, True
-        ops: list[Operand] = [] if "cluster" in ins.mods else ins.ops
+        ops: list[Operand] = ins.ops
         zero = self.const(0, "i32")
         if "red" in ins.mods:
             op = next(m for m in ins.mods if m in ("and", "or", "popc"))
@@ -467,7 +465,8 @@ class LaneEmitter(Emitter):
             return
         number = self.rd_int(ops[0], 32) if ops else zero
         threads = self.rd_int(ops[1], 32) if len(ops) > 1 else zero
-        kind = self.const(_ARRIVE if "arrive" in ins.mods else _SYNC, "i32")
+        kinds = (_CLUSTER_ARRIVE, _CLUSTER_WAIT) if "cluster" in ins.mods else (_ARRIVE, _SYNC)
+        kind = self.const(kinds[0 if "arrive" in ins.mods else 1], "i32")
         skips = self.block.idx in self.left.passed and ins is self.block.ins[0]
         n = self.n = self.n + 1
         if skips:

@@ -57,6 +57,25 @@ def _lanemask(e: WarpState, kind: str) -> Val:
     return e.lanes(values[kind], "i32")
 
 
+def _cluster(e: WarpState, base: str, axis: int) -> Val:
+    """What is said of the cluster: its place in the grid, the block's place in it, and the shapes of both."""
+    if axis == 3 and not base.endswith("rank"):
+        return e.const(0, "i32")
+    if base == "%is_explicit_cluster":
+        return e.icmp("ne", e.field("explicit_cluster", "i32"), e.const(0, "i32"))
+    if base == "%cluster_ctarank":
+        return e.field("rank", "i32")
+    if base == "%cluster_nctarank":
+        x, y, z = (e.field("cluster", "i32", i) for i in range(3))
+        return e.op("mul", e.op("mul", x, y), z)
+    blocks = e.field("cluster", "i32", axis)
+    if base == "%cluster_nctaid":
+        return blocks
+    if base == "%nclusterid":
+        return e.op("udiv", e.field("nctaid", "i32", axis), blocks)
+    return e.op("udiv" if base == "%clusterid" else "urem", e.field("ctaid", "i32", axis), blocks)
+
+
 _FIELDS = {
     "%warpid": "warp",
     "%nwarpid": "warps",
@@ -102,18 +121,12 @@ def read_special(e: WarpState, name: str) -> Val:
     if base in ("%envreg1", "%envreg2"):
         workspace = e.field("grid_workspace", "i64")
         return e.resize(e.lshr(workspace, e.const(32, "i64")) if base == "%envreg1" else workspace, "i32")
-    if base in ("%clusterid", "%cluster_ctaid", "%cluster_ctarank"):
-        return e.field("ctaid", "i32", axis) if base == "%clusterid" else e.const(0, "i32")
-    if base == "%nclusterid":
-        return e.field("nctaid", "i32", axis)
-    if base in ("%cluster_nctaid", "%cluster_nctarank"):
-        return e.const(1, "i32")
-    if base == "%is_explicit_cluster":
-        return e.const(0, "i1")
+    if "cluster" in base:
+        return _cluster(e, base, axis)
     if base.startswith("%reserved_smem_offset_"):
         # The first half is the system's, the second the programs'.
         offset = {"begin": 0, "0": 0, "1": RESERVED_BYTES // 2}.get(base.rsplit("_", 1)[1], RESERVED_BYTES)
-        return e.const(e.layout.reserved_offset + offset, "i32")
+        return e.in_own_block(e.const(e.layout.reserved_offset + offset, "i32"))
     if base.startswith(("%envreg", "%pm", "%current_graph_exec")):
         return e.const(0, "i64" if base in ("%current_graph_exec",) or (base.startswith("%pm") and "64" in base) else "i32")
     raise Unsupported(f"unsupported special register '{name}'")

@@ -90,7 +90,15 @@ class WarpState(Builder):
         assert before[3:] == (len(self.prologue), len(self.allocas))
 
     def shared_base(self) -> Val:
-        return self.field("shared", "i64")
+        """What shared addresses are counted from, a generic address."""
+        return self.field("window" if self.layout.names_blocks else "shared", "i64")
+
+    def in_own_block(self, offset: Val) -> Val:
+        """The shared address of what lies so far behind the beginning of the block's own shared memory, 32 or 64 bits."""
+        if not self.layout.names_blocks:
+            return offset
+        rank = self.resize(self.field("rank", "i32"), offset.t)
+        return self.add(self.shl(rank, self.const(abi.RANK_SHIFT, offset.t)), offset)
 
     def local_base(self) -> Val:
         """The generic address of each lane's local memory."""

@@ -1,4 +1,4 @@
-"""Asynchronous copies and what waits for them: mbarrier objects, bulk and tensor copies, tensor maps, and clusters (of one block).
+"""Asynchronous copies and what waits for them: mbarrier objects, bulk and tensor copies, tensor maps, and clusters.
 
 All of it happens at once, lane after lane, in the engine (native/backend/soft/engine/helpers_async.c and helpers_tensor.c); commit and wait
 groups then have nothing to wait for.
@@ -6,6 +6,7 @@ groups then have nothing to wait for.
 
 from __future__ import annotations
 
+from gpuvirt.soft import abi
 from gpuvirt.soft.codegen import helpers
 from gpuvirt.soft.codegen.addressing import Where, address, space_of, spread
 from gpuvirt.soft.codegen.context import Context
@@ -172,7 +173,14 @@ def _bulk(e: Context, ins: Ins) -> None:
         each_lane(e, "soft_bulk_reduce", "", [to, source, size, barrier, e.const(op, "i32"), e.const(kind, "i32")])
         return
     keep = e.band(e.rd_int(ins.ops[-1], 32), e.const(0xFFFF, "i32")) if "cp_mask" in ins.mods else e.const(0xFFFF, "i32")
-    each_lane(e, "soft_bulk_copy", "", [to, source, size, barrier, keep])
+    each_lane(e, "soft_bulk_copy", "", [to, source, size, barrier, keep, _ranks(e, ins, 4)])
+
+
+def _ranks(e: Context, ins: Ins, operand: int) -> Val:
+    """The blocks of the cluster to which a multicast copies, a bit each; 0: it is none."""
+    if "multicast::cluster" not in ins.mods:
+        return e.const(0, "i32")
+    return e.band(e.rd_int(ins.ops[operand], 32), e.const(0xFFFF, "i32"))
 
 
 def _reduction(e: Context, ins: Ins) -> tuple[int, int]:
@@ -197,7 +205,7 @@ def _tensor(e: Context, ins: Ins) -> None:
         how = _TENSOR_REDUCE + _REDUCE[next(m for m in ins.mods if m in _REDUCE)]
     barrier = _barrier_of(e, ins, ins.ops[2] if load else None)
     shared = lanes_of(e, ins, memory, "shared")
-    each_lane(e, "soft_tensor_copy", "", [place, shared, e.const(how, "i32"), e.const(rank, "i32"), barrier, *at])
+    each_lane(e, "soft_tensor_copy", "", [place, shared, e.const(how, "i32"), e.const(rank, "i32"), barrier, *at, _ranks(e, ins, 3)])
 
 
 @emits
@@ -207,7 +215,7 @@ def tensormap(e: Context, ins: Ins) -> None:
         spaces = spaces_of(ins)
         to, source = (lanes_of(e, ins, o, s) for o, s in zip(ops[:2], spaces, strict=True))
         # Every lane of the warp takes part, and they name one map: the first lane's copy is all that is needed, the others' do no harm.
-        each_lane(e, "soft_bulk_copy", "", [to, source, e.rd_int(ops[2], 32), NULL, e.const(0xFFFF, "i32")])
+        each_lane(e, "soft_bulk_copy", "", [to, source, e.rd_int(ops[2], 32), NULL, e.const(0xFFFF, "i32"), e.const(0, "i32")])
         return
     field = next((m for m in mods if m in _FIELDS), None)
     if "replace" not in mods or field is None:
@@ -220,26 +228,37 @@ def tensormap(e: Context, ins: Ins) -> None:
 
 @emits
 def mapa(e: Context, ins: Ins) -> None:
-    """The address of a variable in another block of the cluster: there is only one block."""
-    e.wr(ins.ops[0], e.rd_int(ins.ops[1], ins.type.bits))
+    """The address of what lies in another block of the cluster where the operand's lies in its own; a generic one without .shared::cluster."""
+    bits = ins.type.bits
+    base = _window(e, ins)
+    inside = e.band(e.sub(e.rd_int(ins.ops[1], bits), base), e.const((1 << abi.RANK_SHIFT) - 1, f"i{bits}"))
+    block = e.shl(e.rd_int(ins.ops[2], 32), e.const(abi.RANK_SHIFT, "i32"))
+    e.wr(ins.ops[0], e.add(e.bor(e.resize(block, f"i{bits}"), inside), base))
+
+
+def _window(e: Context, ins: Ins) -> Val:
+    """What addresses in the cluster's shared memory are counted from: the window's beginning, or for generic ones 0."""
+    t = f"i{ins.type.bits}"
+    return e.const(0, t) if "shared::cluster" in ins.mods else e.resize(e.shared_base(), t)
 
 
 @emits
 def getctarank(e: Context, ins: Ins) -> None:
-    e.wr(ins.ops[0], e.const(0, "i32"))
+    bits = ins.type.bits
+    offset = e.sub(e.rd_int(ins.ops[1], bits), _window(e, ins))
+    e.wr(ins.ops[0], e.resize(e.lshr(offset, e.const(abi.RANK_SHIFT, f"i{bits}")), "i32"))
 
 
 @emits
 def clusterlaunchcontrol(e: Context, ins: Ins) -> None:
-    """try_cancel [response], [mbarrier] asks for the work of a block that has not begun; query_cancel says what the answer was. Blocks begin in any
-    order, and none is taken back: the answer is no, which is a response of zeros."""
+    """try_cancel [response], [mbarrier] asks for the work of a block that has not begun; query_cancel says what the answer was. The
+    engine's is always no, which is a response of zeros."""
     mods, ops = ins.mods, ins.ops
     if mods[0] == "try_cancel":
         if not _completes(ins) or "async" not in mods:
             raise e.fail()
         to, barrier = (lanes_of(e, ins, operand, space_of(ins)) for operand in ops)
-        for offset in (0, 8):
-            each_lane(e, "soft_st_async", "", [e.add(to, e.const(offset, "i64")), e.const(0, "i64"), e.const(8, "i32"), barrier])
+        each_lane(e, "soft_cancel_answer", "", [to, barrier, e.const(int("multicast::cluster::all" in mods), "i32")])
         return
     response = e.rd_int(ops[1], 128)
     if "is_canceled" in mods:

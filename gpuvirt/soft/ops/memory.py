@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from gpuvirt.soft import abi
 from gpuvirt.soft.codegen import alignment_checks, prefetch, single_copy_access
 from gpuvirt.soft.codegen.addressing import VOLATILE, address, space_of
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.memory_access import load, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
+from gpuvirt.soft.codegen.special_registers import read_special
 from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ops import async_copy
 from gpuvirt.soft.ops.call import kernel_param, load_param, store_param
@@ -82,7 +84,11 @@ def createpolicy(e: Context, ins: Ins) -> None:
 def isspacep(e: Context, ins: Ins) -> None:
     a = e.rd_int(ins.ops[1], 64)
     kind = space_of(ins)
-    shared = e.icmp("ult", e.sub(a, e.shared_base()), e.cast("zext", e.field("shared_bytes", "i32"), "i64"))
+    own = e.icmp("ult", e.sub(a, e.field("shared", "i64")), e.cast("zext", e.field("shared_bytes", "i32"), "i64"))
+    if kind == "shared" and "shared::cluster" not in ins.mods:
+        e.wr(ins.ops[0], own)
+        return
+    shared = e.bor(own, _in_cluster(e, a))
     if kind == "shared":
         e.wr(ins.ops[0], shared)
         return
@@ -94,6 +100,15 @@ def isspacep(e: Context, ins: Ins) -> None:
         e.wr(ins.ops[0], e.invert(e.bor(shared, local)))
     else:
         e.wr(ins.ops[0], e.const(0, "i1"))
+
+
+def _in_cluster(e: Context, address: Val) -> Val:
+    """Whether a generic address lies in the shared memory of a block of the cluster."""
+    offset = e.sub(address, e.field("window", "i64"))
+    blocks = e.resize(read_special(e, "%cluster_nctarank"), "i64")
+    inside = e.band(offset, e.const((1 << abi.RANK_SHIFT) - 1, "i64"))
+    bounded = e.icmp("ult", inside, e.resize(e.field("shared_bytes", "i32"), "i64"))
+    return e.band(e.icmp("ult", offset, e.shl(blocks, e.const(abi.RANK_SHIFT, "i64"))), bounded)
 
 
 @emits

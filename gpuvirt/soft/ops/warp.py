@@ -256,12 +256,10 @@ def bar(e: Context, ins: Ins) -> None:
     if "warp" in mods:
         e.emit('fence syncscope("singlethread") seq_cst')
         return
-    if "cluster" in mods:
-        if "arrive" not in mods:  # a cluster is one block here
-            e.uses_barrier = True
-            e.call("soft_barrier_sync", "void", [W, e.const(0, "i32"), e.const(0, "i32"), e.exec_bits()], declare=True)
-        return
     e.uses_barrier = True
+    if "cluster" in mods:
+        e.call("soft_cluster_arrive" if "arrive" in mods else "soft_cluster_wait", "void", [W], declare=True)
+        return
     zero = e.const(0, "i32")
     lanes = e.exec_bits()
     if "red" in mods:

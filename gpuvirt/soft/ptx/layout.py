@@ -126,6 +126,7 @@ class Layout:
                     size += shared.size
             elif symbol in module.funcs:
                 self.functions[symbol] = function_token(module, symbol)
+        self.names_blocks = any(_names_blocks(body) for body in program.bodies.values())
         self.reserved_offset = -(-size // 16) * 16
         if any(_uses_reserved(body) for body in program.bodies.values()):
             size = self.reserved_offset + RESERVED_BYTES
@@ -174,6 +175,11 @@ class Layout:
         view.offsets = {**self.offsets, **{n: o for n, o in own.items() if body.locals[n].space == "shared"}}
         view.locals = {n: o for n, o in own.items() if body.locals[n].space == "local"}
         return view
+
+
+def _names_blocks(body: Body) -> bool:
+    """Whether it asks for addresses in other blocks of the cluster; shared addresses then say whose they are."""
+    return any(ins.op in ("mapa", "getctarank") for _, block in body.blocks for ins in block)
 
 
 def _uses_reserved(body: Body) -> bool:

@@ -6,10 +6,12 @@ import math
 import re
 import struct
 
+from gpuvirt.soft.errors import BadPtx
 from gpuvirt.soft.ptx.module import Func, Module
 
 MAGIC, VERSION = 0x4154454D, 1
 COMPLETE = 1
+KERNEL_NEEDS_CLUSTER = 1
 GLOBAL_CONST, GLOBAL_MANAGED, GLOBAL_TEXTURE, GLOBAL_SURFACE = 1, 2, 4, 8
 _HEADER = struct.Struct("<8I")
 _KERNEL = struct.Struct("<16I")
@@ -22,6 +24,18 @@ def _threads(func: Func, directive: str) -> list[int]:
     found = re.search(rf"\.{directive}\s+([\d\s,]+)", func.directives)
     numbers = [int(n) for n in found.group(1).replace(",", " ").split()] if found else []
     return ([*numbers, 1, 1, 1])[:3] if numbers else []
+
+
+def _cluster(func: Func) -> int:
+    """The shape of .reqnctapercluster in one word, 10 bits a dimension (native/wire/cluster_dims.h); 0: it has none.
+
+    Raises:
+        BadPtx: it has a dimension of 0 or of more blocks than the word can say.
+    """
+    numbers = _threads(func, "reqnctapercluster")
+    if numbers and not all(0 < n < 1024 for n in numbers):
+        raise BadPtx(f"'{func.name}': there is no cluster of {' x '.join(map(str, numbers))} blocks")
+    return sum(n << 10 * i for i, n in enumerate(numbers))
 
 
 def max_threads(func: Func) -> int:
@@ -51,7 +65,7 @@ def pack(module: Module) -> bytes:
         binary = int(target.group()) if target else 0
         kernels += _KERNEL.pack(
             intern(func.name), n_params, len(func.params), func.param_bytes, max_threads(func), func.static_shared, consts, func.local_bytes,
-            REGISTERS, binary, binary, *required, 0, 0,
+            REGISTERS, binary, binary, *required, KERNEL_NEEDS_CLUSTER if ".explicitcluster" in func.directives else 0, _cluster(func),
         )  # fmt: skip
         for param in func.params:
             params += _PARAM.pack(param.offset, param.size)

@@ -441,7 +441,7 @@ exit                                 | none   | -      | -         | -      | - 
 $exited                              | first  | -      | always    | -      | -        | -       | masked   | -        | -
     stack:exited | the lanes that ended inside of the call before it
     pred |
-# Asynchronous copy, mbarrier, clusters (of one block)
+# Asynchronous copy, mbarrier, clusters
 mbarrier                             | none   | -      | -         | writes | object   | -       | branched | -        | -
   .arrive .arrive_drop               | first  | -      | always    | writes | object   | -       | branched | -        | -
   .test_wait .try_wait               | first  | -      | operands  | -      | object   | always  | branched | -        | -

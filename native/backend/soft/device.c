@@ -98,6 +98,7 @@ static const struct attribute attributes[] = {
     {111, SOFT_SHARED_RESERVED}, /* RESERVED_SHARED_MEMORY_PER_BLOCK */
     {115, 1},                    /* MEMORY_POOLS_SUPPORTED */
     {119, 1},                    /* MEMPOOL_SUPPORTED_HANDLE_TYPES: POSIX file descriptors */
+    {120, 1},                    /* CLUSTER_LAUNCH */
     {122, 1},                    /* CAN_USE_64_BIT_STREAM_MEM_OPS */
     {123, 1},                    /* CAN_USE_STREAM_WAIT_VALUE_NOR */
     {125, 1},                    /* IPC_EVENT_SUPPORTED */

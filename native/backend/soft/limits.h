@@ -9,6 +9,7 @@
 #define SOFT_MULTIPROCESSORS 16
 #define SOFT_MAX_THREADS 1024 /* per block */
 #define SOFT_MAX_WARPS 32     /* per block */
+#define SOFT_CLUSTER_MAX 16   /* blocks of a cluster; 8 unless the program says that it need not be portable */
 #define SOFT_THREADS_PER_SM 2048
 #define SOFT_BLOCKS_PER_SM 32
 #define SOFT_SHARED_STATIC (48u << 10) /* per block without opting in */

@@ -1,6 +1,7 @@
 /* Modules: the compiler reads the image, this file places its globals. */
 #include "module.h"
 
+#include "../../wire/cluster_dims.h"
 #include "../../wire/image_stream.h"
 
 #include <stdio.h>
@@ -157,7 +158,12 @@ int soft_module_load(struct gv_context *c, const void *image, size_t size, struc
 void soft_save_module(struct gv_module *m, struct gv_image_out *out) {
     gv_image_put(out, m->globals ? m->globals->address : 0);
     gv_image_put(out, m->n_kernels);
-    for (uint32_t i = 0; i < m->n_kernels; i++) gv_image_put(out, atomic_load(&m->kernels[i].max_dynamic));
+    for (uint32_t i = 0; i < m->n_kernels; i++) {
+        const struct soft_kernel *k = &m->kernels[i];
+        gv_image_put(out, atomic_load(&k->max_dynamic));
+        for (int d = 0; d < 3; d++) gv_image_put(out, atomic_load(&k->cluster[d]));
+        gv_image_put(out, atomic_load(&k->nonportable));
+    }
 }
 
 int soft_restore_module(struct gv_context *c, const void *image, size_t size, struct gv_image_in *in, struct gv_module **out, uint32_t *n_kernels,
@@ -167,7 +173,12 @@ int soft_restore_module(struct gv_context *c, const void *image, size_t size, st
     if (rc) return rc;
     uint32_t n = *n_kernels = (*out)->n_kernels;
     bool same = gv_image_get(in, UINT32_MAX) == n && (globals != 0) == ((*out)->globals != NULL);
-    for (uint32_t i = 0; i < n && same; i++) atomic_store(&(*out)->kernels[i].max_dynamic, (uint32_t)gv_image_get(in, SOFT_SHARED_OPTIN));
+    for (uint32_t i = 0; i < n && same; i++) {
+        struct soft_kernel *k = &(*out)->kernels[i];
+        atomic_store(&k->max_dynamic, (uint32_t)gv_image_get(in, SOFT_SHARED_OPTIN));
+        for (int d = 0; d < 3; d++) atomic_store(&k->cluster[d], (uint32_t)gv_image_get(in, GV_CLUSTER_DIM_MAX));
+        atomic_store(&k->nonportable, gv_image_get(in, 1) != 0);
+    }
     if (same) return 0;
     snprintf(err, GV_ERR_SIZE, "a module has other kernels or globals than it had");
     soft_module_drop(*out);
@@ -197,6 +208,6 @@ int soft_kernel_set_attribute(struct gv_module *m, uint32_t kernel, int32_t attr
     if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)
         return value >= -1 && value <= 100 ? 0 : CUDA_ERROR_INVALID_VALUE; /* a hint */
     if (attribute >= CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH && attribute <= CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return soft_cluster_attribute(k, attribute, value);
     return CUDA_ERROR_INVALID_VALUE;
 }

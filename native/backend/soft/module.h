@@ -16,6 +16,8 @@ struct soft_variant {
 struct soft_kernel {
     const struct gv_meta_kernel *meta;
     _Atomic uint32_t max_dynamic;  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
+    _Atomic uint32_t cluster[3];   /* CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH and so on: what launches are made of that name no cluster, or 0 */
+    _Atomic bool nonportable;      /* CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED */
     struct soft_variant *variants; /* under module.lock; never removed before the module goes */
 };
 
@@ -48,6 +50,13 @@ void soft_bindings_drop(struct soft_bindings *bindings);
 /* Around a launch: until the descriptors that it reads may be written, it waits. */
 void soft_bindings_enter(struct gv_module *m, struct soft_bindings *bindings);
 void soft_bindings_leave(struct gv_module *m);
+
+/* launch/cluster.c: the shape of a launch's clusters, 0 where there are none. CUDA_ERROR_INVALID_CLUSTER_SIZE: the kernel, or the device, has no such clusters, or the
+ * grid is not made of them. */
+int soft_cluster_shape(const struct soft_kernel *k, const struct gv_launch *l, uint32_t shape[3]);
+/* A CUfunction_attribute of clusters. */
+int soft_cluster_attribute(struct soft_kernel *k, int32_t attribute, int32_t value);
+
 static inline const char *soft_kernel_name(const struct gv_module *m, uint32_t kernel) {
     return gv_meta_strings(m->meta) + m->kernels[kernel].meta->name;
 }

@@ -17,7 +17,7 @@
 #define WORKER_IMAGE_FORMAT_H
 
 #define IMAGE_MAGIC 0x6567616d69767067ull /* "gpvimage" */
-#define IMAGE_VERSION 3u
+#define IMAGE_VERSION 4u
 #define IMAGE_NAME 16u          /* bytes of a backend's or a transport's name, zeros behind it */
 #define IMAGE_SECTION 0x3e3eull /* in front of each kind of object, with its number */
 

@@ -24,6 +24,13 @@ int main(int argc, char **argv) {
     test_barrier_nobody_reaches();
     test_memories();
     test_beyond_shared();
+    test_places_in_clusters();
+    test_wrong_clusters();
+    test_cluster_barrier();
+    test_cluster_barrier_after_exits();
+    test_cluster_barrier_nobody_reaches();
+    test_beyond_a_clusters_memory();
+    test_answers_to_a_cluster();
     if (!drawn) test_faults();
     test_fault_elsewhere();
     test_guarded();

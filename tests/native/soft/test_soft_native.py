@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 OLD_KERNEL = ("-DSOFT_DONTUNMAP=64",)  # a flag of mremap's that is refused, as a kernel before 5.7 does
 LONG_SHORT = ("-DSHORT_CYCLES=20000000",)  # a grid of some milliseconds is a short one
 PROGRAMS = {
-    "test_exec": ("test_exec", "engine_fixture", "block_cases", "fault_cases", "grid_cases", "turn_cases"),
+    "test_exec": ("test_exec", "engine_fixture", "block_cases", "cluster_cases", "fault_cases", "grid_cases", "turn_cases"),
     "test_backend": ("test_backend", "backend_fixture", "memory_cases", "stream_cases"),
 }
 BACKEND_TESTS = [

@@ -325,8 +325,10 @@ def _cases() -> list[Case]:
     add("createpolicy.fractional.L2::evict_last.b64 %q3, 1.0; ld.global.L2::cache_hint.u32 $d, [%aa], %q3;", np.uint32, lambda a: a, words)
     add("createpolicy.range.global.L2::evict_last.L2::evict_unchanged.b64 %q3, [%aa], 64, 128; createpolicy.cvt.L2.b64 %q3, 5; mov.u32 $d, $a;",
         np.uint32, lambda a: a, words)  # fmt: skip
-    add("mapa.u64 %q3, %aa, 0; ld.u32 $d, [%q3];", np.uint32, lambda a: a, words)
-    add("getctarank.u64 %r3, %aa; add.u32 $d, $a, %r3;", np.uint32, lambda a: a, words)
+    own = """.shared .align 4 .b8 sm[512]; shl.b32 %r4, %r2, 2; mov.u32 %r5, sm; add.u32 %r4, %r4, %r5; st.shared.u32 [%r4], $a;
+    cvt.u64.u32 %q3, %r4; cvta.shared.u64 %q3, %q3; """
+    add(f"{own} mapa.u64 %q3, %q3, 0; ld.u32 $d, [%q3];", np.uint32, lambda a: a, words)
+    add(f"{own} getctarank.u64 %r3, %q3; add.u32 $d, $a, %r3;", np.uint32, lambda a: a, words)
     return out
 
 

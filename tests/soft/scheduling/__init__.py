@@ -3,7 +3,7 @@ a case that hangs ends the process at its deadline, so they run apart from the t
 
 from __future__ import annotations
 
-from soft.scheduling import convergence, locks, producer_consumer, programs
+from soft.scheduling import clusters, convergence, locks, producer_consumer, programs
 from soft.scheduling.cases import CASES, MISSING
 
-__all__ = ["CASES", "MISSING", "convergence", "locks", "producer_consumer", "programs"]
+__all__ = ["CASES", "MISSING", "clusters", "convergence", "locks", "producer_consumer", "programs"]

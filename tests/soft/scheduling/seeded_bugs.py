@@ -54,4 +54,18 @@ BUGS = [
         "if (bar->waiting && bar->all && bar->arrived > b->live) complete(b, bar);",
         "barriers_after_exits_and_with_partial_warps",
     ),
+    Bug(
+        "a cluster's barrier waits for the warps of one block",
+        "helpers_cluster.c",
+        "if (++lead->cluster.arrived >= lead->cluster.live) complete(lead);",
+        "if (++lead->cluster.arrived >= lead->live) complete(lead);",
+        "clusters_exchange_round_after_round",
+    ),
+    Bug(
+        "a warp that ends after its arrival is counted all the same",
+        "helpers_cluster.c",
+        "if (f->arrived && f->arrived_phase == bar->phase) bar->arrived--;",
+        "",
+        "who_has_exited_is_not_awaited_by_the_cluster",
+    ),
 ]

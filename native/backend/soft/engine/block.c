@@ -1,22 +1,14 @@
-/* Runs blocks on one thread: which blocks are resident, which warp runs next, and the end of warps and blocks. */
+/* Runs blocks on one thread: which clusters of them are resident, which warp runs next, and the end of warps, blocks and clusters. */
 #undef _FORTIFY_SOURCE /* its siglongjmp takes a jump from a fiber's stack for an error */
 #include "../driver_constants.h"
 #include "exec_private.h"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
-/* Address space reserved behind a block's shared memory, so that every 32-bit offset out of bounds faults. Less where the kernel does not grant
- * it. */
-#define SHARED_RESERVE (1ull << 32)
-#define SHARED_RESERVE_LEAST (1ull << 20)
 #define MXCSR_FLUSH 0x8040u /* FTZ and DAZ */
-#define KEEP_FIBERS 64      /* idle ones a thread keeps */
-#define KEEP_BLOCKS 4
-/* Rounds in which all warps only waited for memory to change, after which more blocks become resident, an eighth as many: for programs that rely on a
+/* Rounds in which all warps only waited for memory to change, after which more clusters become resident, an eighth as many: for programs that rely on a
  * whole wave of resident blocks. */
 #define ROUNDS_BEFORE_COMPANY 256
 #define COMPANY_SHARE 8
@@ -55,128 +47,6 @@ void soft_perhaps_preempt(struct fiber *f) {
     soft_suspend(r, f);
 }
 
-/* ---- blocks and their memory ---- */
-
-static void block_delete(struct block *b) {
-    if (b->shared) munmap(b->shared, b->shared_reserve);
-    if (b->local) munmap(b->local, b->local_size);
-    free(b);
-}
-
-static struct block *block_new(void) {
-    struct block *b = calloc(1, sizeof *b);
-    if (!b) return NULL;
-    for (b->shared_reserve = SHARED_RESERVE; b->shared_reserve >= SHARED_RESERVE_LEAST; b->shared_reserve >>= 2) {
-        b->shared = mmap(NULL, b->shared_reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (b->shared != MAP_FAILED) return b;
-    }
-    free(b);
-    return NULL;
-}
-
-/* Makes room for what this grid needs; memory only grows, and keeps what the last block left in it (its content is undefined on a GPU too). */
-static bool block_room(struct block *b, const struct grid *g) {
-    size_t shared = (g->shared_bytes + 4095u) & ~(size_t)4095;
-    if (shared != b->shared_ready) {
-        size_t low = shared < b->shared_ready ? shared : b->shared_ready, high = shared < b->shared_ready ? b->shared_ready : shared;
-        if (mprotect(b->shared + low, high - low, shared > b->shared_ready ? PROT_READ | PROT_WRITE : PROT_NONE)) return false;
-        b->shared_ready = shared;
-    }
-    size_t local = (size_t)g->local_stride * SOFT_LANES * g->warps;
-    if (local > b->local_size) {
-        if (b->local) munmap(b->local, b->local_size);
-        b->local_size = (local + 4095) & ~(size_t)4095;
-        b->local = mmap(NULL, b->local_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (b->local == MAP_FAILED) {
-            b->local = NULL;
-            b->local_size = 0;
-            return false;
-        }
-    }
-    return true;
-}
-
-static void block_retire(struct runner *r, struct block *b) {
-    for (uint32_t i = 0; i < SOFT_MAX_WARPS && b->fibers[i]; i++) {
-        struct fiber *f = b->fibers[i];
-        b->fibers[i] = NULL;
-        if (r->n_free_fibers >= KEEP_FIBERS) {
-            soft_fiber_free(f);
-            continue;
-        }
-        f->next_free = r->free_fibers;
-        r->free_fibers = f;
-        r->n_free_fibers++;
-    }
-    if (r->n_free_blocks >= KEEP_BLOCKS) {
-        block_delete(b);
-        return;
-    }
-    b->next_free = r->free_blocks;
-    r->free_blocks = b;
-    r->n_free_blocks++;
-}
-
-static struct block *block_take(struct runner *r, const struct grid *g) {
-    struct block *b = r->free_blocks;
-    if (b) {
-        r->free_blocks = b->next_free;
-        r->n_free_blocks--;
-    } else if (!(b = block_new())) {
-        return NULL;
-    }
-    b->runner = r;
-    b->warps = g->warps;
-    if (!block_room(b, g)) {
-        block_delete(b);
-        return NULL;
-    }
-    for (uint32_t i = 0; g->fibers && i < g->warps; i++) {
-        struct fiber *f = r->free_fibers;
-        if (f) {
-            r->free_fibers = f->next_free;
-            r->n_free_fibers--;
-        } else if (!(f = soft_fiber_new())) {
-            block_retire(r, b);
-            return NULL;
-        }
-        f->block = b;
-        b->fibers[i] = f;
-    }
-    return b;
-}
-
-/* Makes a block resident on this thread. */
-static struct block *resident_add(struct runner *r, const struct grid *g) {
-    if (r->n_resident == r->resident_size) {
-        uint32_t size = r->resident_size ? 2 * r->resident_size : 16;
-        struct block **more = realloc(r->resident, size * sizeof *more);
-        if (!more) return NULL;
-        r->resident = more;
-        r->resident_size = size;
-    }
-    struct block *b = block_take(r, g);
-    if (b) r->resident[r->n_resident++] = b;
-    return b;
-}
-
-void soft_runner_release(struct runner *r) {
-    while (r->free_blocks) {
-        struct block *b = r->free_blocks;
-        r->free_blocks = b->next_free;
-        block_delete(b);
-    }
-    while (r->free_fibers) {
-        struct fiber *f = r->free_fibers;
-        r->free_fibers = f->next_free;
-        soft_fiber_free(f);
-    }
-    soft_lanes_free(r->direct.lanes);
-    r->direct.lanes = NULL;
-    soft_lanes_release(r);
-    free(r->resident);
-}
-
 /* ---- warps ---- */
 
 /* How many blocks to take at once. Neighbouring blocks mostly use neighbouring memory: one core that runs many of them in order reads one stream,
@@ -212,9 +82,18 @@ static bool claim(struct runner *r, struct grid *g, uint64_t *index) {
     return true;
 }
 
+/* Which of the grid's blocks it is: of the cluster with that index, the one of its rank. */
 static void block_place(struct block *b, const struct grid *g, uint64_t index) {
-    const uint32_t *shape = g->launch->grid;
-    if (index < shape[0]) {
+    const uint32_t *shape = g->launch->grid, *cluster = g->model.cluster;
+    if (g->cluster > 1) {
+        uint32_t rank = b->rank;
+        for (int i = 0; i < 3; i++) {
+            uint32_t clusters = shape[i] / cluster[i];
+            b->index[i] = (uint32_t)(index % clusters) * cluster[i] + rank % cluster[i];
+            index /= clusters;
+            rank /= cluster[i];
+        }
+    } else if (index < shape[0]) {
         b->index[0] = (uint32_t)index;
         b->index[1] = b->index[2] = 0;
     } else {
@@ -235,11 +114,13 @@ static void warp_fill(struct fiber *f, const struct block *b, const struct grid 
     w->lanes = rest >= SOFT_LANES ? ~0u : (1u << rest) - 1;
     w->smid = b->runner->core;
     w->shared = b->shared;
+    w->window = b->lead->window;
+    w->rank = b->rank;
     w->local = b->local ? b->local + (size_t)g->local_stride * SOFT_LANES * warp : NULL;
     w->engine = f;
     f->bit = 1u << warp;
     f->beside = b->runner->draws.on ? f : b->fibers[warp + 1 < b->warps ? warp + 1 : 0]; /* drawn: the scheduler says who is next */
-    f->lanes_run = false;
+    f->lanes_run = f->arrived = false;
 }
 
 /* The code for the next warp: in a seeded schedule some get the first code although there is better. */
@@ -271,7 +152,7 @@ static void fiber_main(struct fiber *f) {
 
 /* Without fibers: the warps of a block one after the other on this thread's own stack. */
 static void run_direct(struct runner *r, struct grid *g) {
-    struct block *b = resident_add(r, g);
+    struct block *b = soft_resident_add(r, g);
     if (!b) {
         soft_grid_fail(g, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, NULL, "no memory for a block");
         return;
@@ -303,26 +184,31 @@ static void run_direct(struct runner *r, struct grid *g) {
     }
 }
 
-/* Sets a resident block up to run the grid's block of that index. */
-static void begin(struct block *b, const struct grid *g, uint64_t index) {
-    block_place(b, g, index);
-    b->live = b->warps;
-    b->runnable = b->alive = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
-    memset(b->barriers, 0, sizeof b->barriers);
-    for (uint32_t i = 0; i < b->warps; i++) {
-        struct fiber *f = b->fibers[i];
-        memcpy(f->warp.ctaid, b->index, sizeof f->warp.ctaid);
-        f->warp.exited = 0;
-        f->lanes_run = false;
-        soft_fiber_prepare(f, fiber_main);
+/* Sets a resident cluster up to run the grid's cluster of that index. */
+static void begin(struct block *lead, const struct grid *g, uint64_t index) {
+    lead->cluster = (struct cluster_barrier){.live = g->cluster * g->warps};
+    for (struct block *b = lead; b; b = b->next) {
+        block_place(b, g, index);
+        b->live = b->warps;
+        b->runnable = b->alive = b->warps == 32 ? ~0u : (1u << b->warps) - 1;
+        b->cluster_waiting = 0;
+        memset(b->barriers, 0, sizeof b->barriers);
+        for (uint32_t i = 0; i < b->warps; i++) {
+            struct fiber *f = b->fibers[i];
+            memcpy(f->warp.ctaid, b->index, sizeof f->warp.ctaid);
+            f->warp.exited = 0;
+            f->lanes_run = f->arrived = false;
+            soft_fiber_prepare(f, fiber_main);
+        }
     }
 }
 
 static bool admit(struct runner *r, struct grid *g, uint64_t index) {
-    struct block *b = resident_add(r, g);
-    if (!b) return false;
-    for (uint32_t i = 0; i < b->warps; i++) warp_fill(b->fibers[i], b, g, i);
-    begin(b, g, index);
+    struct block *lead = soft_resident_add(r, g);
+    if (!lead) return false;
+    for (struct block *b = lead; b; b = b->next)
+        for (uint32_t i = 0; i < b->warps; i++) warp_fill(b->fibers[i], b, g, i);
+    begin(lead, g, index);
     return true;
 }
 
@@ -337,28 +223,40 @@ static void run_warp(struct runner *r, struct fiber *f) {
     r->progress |= !r->running->yielded; /* of the fiber that returned */
 }
 
-/* Runs every runnable warp of the block; in a seeded schedule one that is drawn. True when one of them did more than wait for memory to change. */
-static bool run_round(struct runner *r, struct block *b) {
+/* In a seeded schedule: a block of the cluster that can go on; there is one. */
+static struct block *draw_member(struct runner *r, struct block *lead) {
+    uint32_t n = 0;
+    for (struct block *b = lead; b; b = b->next) n += b->runnable != 0;
+    uint32_t skip = soft_draw(&r->draws, n);
+    for (struct block *b = lead; b; b = b->next)
+        if (b->runnable && !skip--) return b;
+    return lead;
+}
+
+/* Runs every runnable warp of the cluster; in a seeded schedule one that is drawn. True when one of them did more than wait for memory to change. */
+static bool run_round(struct runner *r, struct block *lead) {
     r->progress = false;
     if (r->draws.on) {
+        struct block *b = lead->next ? draw_member(r, lead) : lead;
         run_warp(r, b->fibers[soft_draw_warp(&r->draws, b->runnable)]);
         return r->progress;
     }
-    for (uint32_t todo = b->runnable; todo; todo &= todo - 1) {
-        uint32_t i = (uint32_t)__builtin_ctz(todo);
-        if (b->runnable >> i & 1) run_warp(r, b->fibers[i]); /* else another warp passed on to it */
-    }
+    for (struct block *b = lead; b; b = b->next)
+        for (uint32_t todo = b->runnable; todo; todo &= todo - 1) {
+            uint32_t i = (uint32_t)__builtin_ctz(todo);
+            if (b->runnable >> i & 1) run_warp(r, b->fibers[i]); /* else another warp passed on to it */
+        }
     return r->progress;
 }
 
-/* Which of the resident blocks runs next in a seeded schedule. */
+/* Which of the resident clusters runs next in a seeded schedule. */
 static uint32_t draw_block(struct runner *r) {
     uint32_t k = soft_draw(&r->draws, r->n_resident);
     bool slow = r->draws.slow_blocks && r->resident[k]->index[0] % 2;
     return slow && soft_draw(&r->draws, 2) ? soft_draw(&r->draws, r->n_resident) : k;
 }
 
-/* In a seeded schedule: how many blocks are resident at first, at most; and turns of warps without a block's end after which more are. */
+/* In a seeded schedule: how many clusters are resident at first, at most; and turns of warps without a cluster's end after which more are. */
 #define DRAWN_AT_FIRST 8u
 #define DRAWN_TURNS_BEFORE_COMPANY 20000u
 
@@ -371,7 +269,8 @@ static void back_off(uint32_t rounds) {
 }
 
 static void run_fibers(struct runner *r, struct grid *g) {
-    uint64_t most = g->launch->cooperative ? g->quota : 1, fits = soft_resident_blocks(g->threads, g->shared_bytes);
+    uint64_t most = g->launch->cooperative ? g->quota : 1, fits = soft_resident_blocks(g->threads, g->shared_bytes) / g->cluster;
+    if (!fits) fits = 1;
     uint32_t idle = 0, turns = 0;
     bool more = true, drawn = r->draws.on;
     if (drawn && most == 1) most = 1 + soft_draw(&r->draws, fits < DRAWN_AT_FIRST ? (uint32_t)fits : DRAWN_AT_FIRST);
@@ -390,20 +289,20 @@ static void run_fibers(struct runner *r, struct grid *g) {
         bool progress = false;
         uint32_t first = drawn ? draw_block(r) : 0;
         for (uint32_t k = first; k < r->n_resident && !(drawn && k > first);) {
-            struct block *b = r->resident[k];
-            progress |= run_round(r, b);
-            if (!b->live) {
+            struct block *lead = r->resident[k];
+            progress |= run_round(r, lead);
+            if (!lead->cluster.live) {
                 turns = 0;
                 if (more && r->n_resident <= most && (more = claim(r, g, &index))) {
-                    begin(b, g, index);
+                    begin(lead, g, index);
                     k++;
                     continue;
                 }
                 r->resident[k] = r->resident[--r->n_resident];
-                block_retire(r, b);
-            } else if (!b->runnable) {
-                soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, &b->fibers[0]->warp,
-                               "all %u remaining warps wait at barriers that nobody else will reach", b->live);
+                soft_cluster_retire(r, lead);
+            } else if (!soft_cluster_runnable(lead)) {
+                soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, &lead->fibers[0]->warp,
+                               "all %u remaining warps wait at barriers that nobody else will reach", lead->cluster.live);
                 return;
             } else {
                 k++;
@@ -446,7 +345,7 @@ void soft_run_grid(struct runner *r, struct grid *g) {
     r->in_kernel = 0;
     r->in_helper = 0;
     __builtin_ia32_ldmxcsr(mxcsr);
-    while (r->n_resident) block_retire(r, r->resident[--r->n_resident]);
+    while (r->n_resident) soft_cluster_retire(r, r->resident[--r->n_resident]);
     soft_draws_end(&r->draws, &g->engine->schedule);
     r->grid = NULL;
 }

@@ -223,6 +223,11 @@ static int check(const struct soft_launch *l, char *err, size_t err_size) {
     uint64_t shared = (uint64_t)l->code->dynamic_offset + l->dynamic_shared;
     if (shared > SOFT_SHARED_OPTIN) return refuse(err, err_size, CUDA_ERROR_INVALID_VALUE, "more shared memory than a block can have");
     if (l->params_size < l->code->param_bytes) return refuse(err, err_size, CUDA_ERROR_INVALID_VALUE, "fewer parameters than the kernel has");
+    for (int i = 0; i < 3 && l->cluster[0]; i++)
+        if (!l->cluster[i] || grid[i] % l->cluster[i])
+            return refuse(err, err_size, CUDA_ERROR_INVALID_CLUSTER_SIZE, "the grid is not made of such clusters");
+    if ((uint64_t)l->cluster[0] * l->cluster[1] * l->cluster[2] > SOFT_CLUSTER_MAX)
+        return refuse(err, err_size, CUDA_ERROR_INVALID_CLUSTER_SIZE, "more blocks than a cluster can have");
     uint64_t total = (uint64_t)grid[0] * grid[1] * grid[2];
     if (l->cooperative && total > soft_resident_blocks(block[0] * block[1] * block[2], shared))
         return refuse(err, err_size, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "more blocks than are resident at once");
@@ -236,15 +241,20 @@ static void prepare(struct grid *g, struct soft_engine *e, const struct soft_lau
     g->launch = l;
     g->threads = l->block[0] * l->block[1] * l->block[2];
     g->warps = (g->threads + SOFT_LANES - 1) / SOFT_LANES;
-    g->fibers = l->cooperative || code->uses_barrier > 1 || (code->uses_barrier && g->warps > 1) || (e->schedule.seeded && !code->loops);
+    for (int i = 0; i < 3; i++) g->model.cluster[i] = l->cluster[0] ? l->cluster[i] : 1;
+    g->model.explicit_cluster = l->cluster[0] != 0;
+    g->cluster = g->model.cluster[0] * g->model.cluster[1] * g->model.cluster[2];
+    g->fibers =
+        l->cooperative || g->cluster > 1 || code->uses_barrier > 1 || (code->uses_barrier && g->warps > 1) || (e->schedule.seeded && !code->loops);
     g->shared_bytes = code->dynamic_offset + l->dynamic_shared;
     if (g->shared_bytes < code->static_shared) g->shared_bytes = code->static_shared;
     g->local_stride = (code->local_bytes + 15) & ~15u;
-    g->total = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
+    g->total = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] / g->cluster;
     uint64_t hands = e->n_threads + 1;
     g->quota = (g->total + hands - 1) / hands;
     /* Blocks that wait for each other are claimed one at a time: one that waits for its predecessor would wait for the predecessor's whole claim. */
-    g->longest_run = l->cooperative || code->uses_barrier > 1 || e->schedule.seeded ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
+    g->longest_run =
+        l->cooperative || g->cluster > 1 || code->uses_barrier > 1 || e->schedule.seeded ? 1 : (RUN_THREADS + g->threads - 1) / g->threads;
     if (code->tier) g->began_ns = (uint64_t)gv_now_ns();
     pthread_cond_init(&g->left, NULL);
     pthread_mutex_init(&g->error_lock, NULL);
@@ -376,8 +386,8 @@ __attribute__((visibility("default"))) uint64_t soft_exec_schedule(uint64_t seed
 }
 
 __attribute__((visibility("default"))) int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3],
-                                                            uint32_t dynamic_shared, uint32_t cooperative, const void *params, uint32_t params_size,
-                                                            char *err, uint32_t err_size) {
+                                                            const uint32_t cluster[3], uint32_t dynamic_shared, uint32_t cooperative,
+                                                            const void *params, uint32_t params_size, char *err, uint32_t err_size) {
     if (!soft_engine_settings_known(err, err_size)) return CUDA_ERROR_INVALID_VALUE;
     pthread_once(&own_once, own_create);
     if (!own_engine) return refuse(err, err_size, CUDA_ERROR_OUT_OF_MEMORY, "no memory for the engine");
@@ -391,5 +401,6 @@ __attribute__((visibility("default"))) int soft_exec_launch(const struct soft_co
                             .console = own_console};
     memcpy(l.grid, grid, sizeof l.grid);
     memcpy(l.block, block, sizeof l.block);
+    memcpy(l.cluster, cluster, sizeof l.cluster);
     return soft_engine_run(own_engine, &l, err, err_size);
 }

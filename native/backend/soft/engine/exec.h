@@ -20,6 +20,7 @@ struct soft_launch {
     const struct soft_code *code;
     const char *kernel;         /* name for messages */
     uint32_t grid[3], block[3]; /* blocks, threads */
+    uint32_t cluster[3];        /* blocks of a cluster, of which the grid is made; 0: none was named */
     uint32_t dynamic_shared;    /* bytes */
     uint32_t cooperative;       /* all blocks resident at once */
     const void *params;         /* packed, any alignment; read during the call */
@@ -82,7 +83,7 @@ int soft_guarded(void (*fn)(void *arg), void *arg, uint64_t *fault);
 void soft_thread_signals(void);
 
 /* For the compiler's tests: runs a grid on an engine of its own kind, made at first use and kept. heap: 8 MiB, console: standard output. */
-int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3], uint32_t dynamic_shared, uint32_t cooperative,
-                     const void *params, uint32_t params_size, char *err, uint32_t err_size);
+int soft_exec_launch(const struct soft_code *code, const uint32_t grid[3], const uint32_t block[3], const uint32_t cluster[3],
+                     uint32_t dynamic_shared, uint32_t cooperative, const void *params, uint32_t params_size, char *err, uint32_t err_size);
 
 #endif

@@ -3,7 +3,7 @@
  *   engine   the pool, one a backend
  *   grid     one launch, on the stack of the thread that called soft_engine_run
  *   runner   one thread that runs blocks: a helper of the pool or a caller
- *   block    one block while it is resident on a runner, with its shared memory
+ *   block    one block while it is resident on a runner, with its shared memory; the blocks of a cluster are resident together, on one runner
  *   fiber    one warp of a resident block, with its stack */
 #ifndef SOFT_EXEC_PRIVATE_H
 #define SOFT_EXEC_PRIVATE_H
@@ -76,8 +76,9 @@ struct grid {
     uint32_t threads, warps; /* of a block */
     bool fibers;             /* warps wait for each other: one fiber each */
     uint32_t shared_bytes, local_stride;
-    uint64_t total, quota; /* blocks; blocks a runner takes at first (cooperative) */
-    uint64_t longest_run;  /* blocks that a runner may take at once */
+    uint32_t cluster;      /* blocks of a cluster, mostly 1: blocks alone are counted as clusters of one in what follows */
+    uint64_t total, quota; /* clusters; clusters that a runner takes at first (cooperative) */
+    uint64_t longest_run;  /* clusters that a runner may take at once */
     _Atomic uint64_t next;
     _Atomic bool stop;
     _Atomic uint32_t fallbacks; /* warps whose lanes have left the code for 32 of them */
@@ -106,6 +107,12 @@ struct barrier {
     bool reduces;     /* somebody who has arrived wants the value, or gave a number of warps */
 };
 
+/* Of a whole cluster (barrier.cluster). */
+struct cluster_barrier {
+    uint32_t live, arrived; /* warps that have not exited; those of them that have arrived in this phase */
+    uint64_t phase;
+};
+
 /* The last errors that a warp's threads were told by the device runtime. */
 struct last_errors {
     uint64_t grid_id;
@@ -123,6 +130,8 @@ struct fiber {
     struct fiber *next_free;
     uint32_t value; /* result of the reduction that it waited for */
     bool yielded;
+    bool arrived;                          /* at the cluster's barrier, and has not waited since: */
+    uint64_t arrived_phase;                /* in this phase of it */
     bool lanes_run;                        /* its lanes run by themselves (lanes.c) */
     struct lanes *lanes;                   /* of the fallback under way, or of one whose grid has failed */
     uint64_t waits_since, waits_since_cpu; /* in the loop that it asked about last */
@@ -137,9 +146,15 @@ struct block {
     uint32_t alive;       /* warps that have not exited */
     struct fiber *fibers[SOFT_MAX_WARPS];
     struct barrier barriers[SOFT_BARRIERS];
-    char *shared;
-    size_t shared_reserve; /* bytes reserved from `shared` on */
-    size_t shared_ready;   /* bytes usable */
+    struct block *lead, *next;      /* of its cluster: the first block, which may be this one, and the next one, or NULL */
+    uint32_t rank;                  /* in its cluster */
+    struct cluster_barrier cluster; /* a lead's */
+    uint32_t cluster_waiting;       /* warps that wait at it */
+    char *window;                   /* address space of its own; its cluster's shared memory if it is the lead */
+    size_t window_reserve;          /* bytes reserved from `window` on */
+    size_t window_ready;            /* bytes usable */
+    char *shared;                   /* `window`, or its part of the lead's */
+    size_t shared_lent;             /* bytes usable of the latter */
     char *local;
     size_t local_size;
     struct block *next_free;
@@ -157,8 +172,8 @@ struct runner {
     _Atomic bool told_to_stop;    /* SOFT_STOP_SIGNAL is under way: signals of its kind queue, and a thread may be deaf to them for long */
     const struct soft_warp *warp; /* that runs, for messages */
     struct soft_draws draws;      /* of the grid that it is in */
-    uint64_t run_next, run_end;   /* blocks that this runner has taken and not begun */
-    struct block **resident;
+    uint64_t run_next, run_end;   /* clusters that this runner has taken and not begun */
+    struct block **resident;      /* the leads of clusters */
     uint32_t n_resident, resident_size;
     struct block *free_blocks;
     struct fiber *free_fibers;
@@ -209,6 +224,14 @@ void soft_pass_on(struct runner *r, struct fiber *f);
 void soft_perhaps_preempt(struct fiber *f);
 void soft_warp_exited(struct block *b, uint32_t warp);
 
+/* resident.c: makes a cluster resident on this thread, all of its blocks: its lead, or NULL: no memory. */
+struct block *soft_resident_add(struct runner *r, const struct grid *g);
+/* The cluster may be used again, its blocks in any order. */
+void soft_cluster_retire(struct runner *r, struct block *lead);
+
+/* helpers_cluster.c: after the warp has exited its block. */
+void soft_cluster_warp_exited(struct block *b, const struct fiber *f);
+
 /* helpers_barrier.c: lets other warps, then other threads, run. */
 void soft_warp_yield(struct fiber *f);
 
@@ -240,6 +263,13 @@ typedef void soft_entry(struct soft_warp *);
 static inline soft_entry *soft_grid_entry(const struct grid *g) {
     const struct soft_code *code = g->launch->code;
     return code->tier ? (soft_entry *)(uintptr_t)atomic_load_explicit(&code->tier->entry, memory_order_acquire) : code->entry;
+}
+
+/* Any warp of the cluster can go on. */
+static inline bool soft_cluster_runnable(const struct block *lead) {
+    for (const struct block *b = lead; b; b = b->next)
+        if (b->runnable) return true;
+    return false;
 }
 
 static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w->engine; }

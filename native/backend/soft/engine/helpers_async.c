@@ -1,8 +1,8 @@
 /* What stands behind asynchronous copies: mbarrier objects, copies of many bytes, reductions of many elements. Everything is done when it is asked for,
  * so an operation that completes a barrier does so before the instruction that started it is over: one of the orders that a GPU may show.
  *
- * All warps of a block run on one thread and a cluster is one block, so barriers need no atomic operations. */
-#include "exec_private.h"
+ * All warps of a cluster run on one thread, so barriers need no atomic operations. */
+#include "cluster.h"
 
 #include <string.h>
 
@@ -70,10 +70,16 @@ static void complete_tx(struct soft_warp *w, uint32_t lane, void *mbarrier, uint
 }
 
 /* cp.async.bulk: 16-byte aligned addresses, a multiple of 16 bytes. `keep`: of every 16 bytes, those whose bit is set are written (.cp_mask). */
-SOFT_EXPORT void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep) {
-    if (((uintptr_t)to | (uintptr_t)from | bytes) % 16) {
-        soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
+SOFT_EXPORT void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep,
+                                uint32_t ranks) {
+    if (ranks) {
+        for (; ranks; ranks &= ranks - 1) {
+            uint32_t rank = (uint32_t)__builtin_ctz(ranks);
+            soft_bulk_copy(w, lane, soft_in_block(w, to, rank), from, bytes, soft_in_block(w, mbarrier, rank), keep, 0);
+        }
+        return;
     }
+    if (((uintptr_t)to | (uintptr_t)from | bytes) % 16) soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
     if (keep == 0xFFFF) {
         memmove(to, from, bytes);
     } else {

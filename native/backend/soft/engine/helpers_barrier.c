@@ -19,6 +19,7 @@ void soft_warp_exited(struct block *b, uint32_t warp) {
     b->runnable &= ~(1u << warp);
     b->alive &= ~(1u << warp);
     b->live--;
+    soft_cluster_warp_exited(b, b->fibers[warp]);
     if (b->alive == b->runnable) return; /* no warp waits */
     for (uint32_t i = 0; i < SOFT_BARRIERS; i++) {
         struct barrier *bar = &b->barriers[i];
@@ -145,7 +146,7 @@ SOFT_EXPORT void soft_nanosleep(struct soft_warp *w, uint32_t ns) {
         soft_lane_yield(f);
         return;
     }
-    bool alone = !r->grid->fibers || (r->n_resident == 1 && !(b->runnable & (b->runnable - 1)));
+    bool alone = !r->grid->fibers || (r->n_resident == 1 && !b->lead->next && !(b->runnable & (b->runnable - 1)));
     soft_yield(w);
     /* Does not sleep where other warps could run on this thread. */
     if (alone) nanosleep(&(struct timespec){.tv_nsec = ns < 100000 ? ns : 100000}, NULL);

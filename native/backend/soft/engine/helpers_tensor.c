@@ -1,6 +1,6 @@
 /* Tensor copies: boxes of up to five dimensions between global and shared memory, as a tensor map describes them. */
 #include "../driver_constants.h"
-#include "exec_private.h"
+#include "cluster.h"
 #include "tensor_map.h"
 
 #include <string.h>
@@ -94,7 +94,14 @@ static uint32_t reduce_type(uint32_t type) {
 
 /* cp.async.bulk.tensor and cp.reduce.async.bulk.tensor, tile mode. `how`: SOFT_TENSOR_LOAD, SOFT_TENSOR_STORE, or SOFT_TENSOR_REDUCE + the operation. */
 SOFT_EXPORT void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
-                                  void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4) {
+                                  void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4, uint32_t ranks) {
+    if (ranks) {
+        for (; ranks; ranks &= ranks - 1) {
+            uint32_t block = (uint32_t)__builtin_ctz(ranks);
+            soft_tensor_copy(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_in_block(w, mbarrier, block), x0, x1, x2, x3, x4, 0);
+        }
+        return;
+    }
     struct runner *r = soft_fiber_of(w)->block->runner;
     if (bad_map(map) || map->rank != rank) {
         soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "%p is no tensor map of %u dimensions", (const void *)map, rank);

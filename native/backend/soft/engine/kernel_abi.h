@@ -9,6 +9,8 @@
  *
  * Addresses. A generic address is a host address. The shared window is the offset from `shared`; the local window is the offset from a lane's own
  * `local + lane * local_stride`; global, const and param addresses are host addresses. A 32-bit shared address is therefore always representable.
+ * The blocks of a cluster lie SOFT_RANK_BYTES apart. In a kernel that asks for addresses of another block (mapa, getctarank), the shared window is the
+ * offset from `window`, where the cluster's first block lies: there a shared address means the same in every block of the cluster, as on a GPU.
  *
  * Faults. Compiled code does not look whether memory is there: an access outside what is mapped raises SIGSEGV or SIGBUS in the engine's thread, and the
  * engine turns it into CUDA_ERROR_ILLEGAL_ADDRESS. That addresses are aligned it proves or tests (gpuvirt/soft/codegen/alignment_checks.py). Integer division by zero does not fault (the result is all ones or the dividend, as on a GPU). The engine
@@ -18,8 +20,10 @@
 
 #include <stdint.h>
 
-#define SOFT_ABI_VERSION 4u
+#define SOFT_ABI_VERSION 5u
 #define SOFT_LANES 32u
+#define SOFT_RANK_SHIFT 24 /* a shared address of a cluster: the block's rank above, the offset in its memory below */
+#define SOFT_RANK_BYTES (1ull << SOFT_RANK_SHIFT)
 
 /* What one warp sees. Filled by the engine before each call of entry; compiled code only reads it, but for loops over warps (`blocks`). All fields
  * keep their value for the whole warp, also across barriers (a fiber that moves to another thread keeps its soft_warp). 64-byte aligned. */
@@ -48,6 +52,10 @@ struct soft_warp {
      * returns early when that is not 0. blocks == 0: this one warp. */
     uint32_t blocks;           /* 128 */
     const volatile void *stop; /* 136: a byte */
+    void *window;              /* 144: the shared memory of the cluster's first block; `shared` where the cluster is one block */
+    uint32_t cluster[3];       /* 152: the cluster's shape, blocks */
+    uint32_t rank;             /* 164: this block's number in its cluster, x fastest: `shared` is `window + rank * SOFT_RANK_BYTES` */
+    uint32_t explicit_cluster; /* 168: 1 if the launch named a cluster, perhaps of one block */
 };
 
 /* Every lane mask below has bit i for lane i of the calling warp. */
@@ -64,6 +72,11 @@ void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uin
  * `lanes`). Returns 0 or 1 for AND and OR, the number of true lanes for POPC. */
 enum { SOFT_RED_AND = 0, SOFT_RED_OR = 1, SOFT_RED_POPC = 2 };
 uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set);
+
+/* barrier.cluster: a warp arrives as a whole, at its first arrival since it last waited, and waits for the warps of all of the cluster's blocks that have
+ * not exited. Orders as soft_barrier_sync. */
+void soft_cluster_arrive(struct soft_warp *w);
+void soft_cluster_wait(struct soft_warp *w);
 
 /* Called now and then by loops that wait for memory to change (volatile, acquire, atomic loads): lets other warps of the block, then other threads, run.
  * A kernel that may call this or soft_nanosleep has uses_barrier set. */
@@ -112,8 +125,8 @@ uint32_t soft_lane_exchange_begin(struct soft_warp *w, uint32_t named, uint32_t 
 void soft_lane_exchange_end(struct soft_warp *w, uint32_t group);
 /* activemask, at a point of its own: the lanes at this point together with the calling one, of which each says whether its guard lets it execute. */
 uint32_t soft_lane_active(struct soft_warp *w, uint32_t executes);
-/* The block's barriers: one of SOFT_RED_*, or one of these. */
-enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4 };
+/* The block's barriers, or the cluster's: one of SOFT_RED_*, or one of these. */
+enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4, SOFT_LANE_CLUSTER_ARRIVE = 5, SOFT_LANE_CLUSTER_WAIT = 6 };
 uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set);
 
 /* %globaltimer, nanoseconds since the epoch. %clock and %clock64 are inlined (the host's cycle counter). */
@@ -168,8 +181,9 @@ uint64_t soft_mbarrier(struct soft_warp *w, uint32_t lane, uint32_t op, void *ad
  * ask so have uses_barrier set. */
 uint32_t soft_mbarrier_test(struct soft_warp *w, uint32_t lane, void *address, uint64_t state, uint32_t by_parity, uint32_t patient);
 
-/* Copies; `mbarrier` (or NULL) is told of the bytes. `keep`: which of each 16 bytes are written. */
-void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep);
+/* Copies; `mbarrier` (or NULL) is told of the bytes. `keep`: which of each 16 bytes are written. `ranks`: not to `to` and `mbarrier` but to what lies
+ * where they do in those blocks of the cluster, a bit each; 0: no multicast. */
+void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep, uint32_t ranks);
 void soft_bulk_zero(struct soft_warp *w, uint32_t lane, void *to, uint64_t bytes);
 
 enum { SOFT_REDUCE_ADD, SOFT_REDUCE_MIN, SOFT_REDUCE_MAX, SOFT_REDUCE_AND, SOFT_REDUCE_OR, SOFT_REDUCE_XOR, SOFT_REDUCE_INC, SOFT_REDUCE_DEC };
@@ -182,11 +196,14 @@ void soft_bulk_reduce(struct soft_warp *w, uint32_t lane, void *to, const void *
 void soft_st_async(struct soft_warp *w, uint32_t lane, void *to, uint64_t value, uint32_t size, void *mbarrier);
 void soft_red_async(struct soft_warp *w, uint32_t lane, void *to, uint64_t value, uint32_t size, void *mbarrier, uint32_t op, uint32_t type);
 
-/* Boxes of a tensor (tensor_map.h); `shared` is in the block's shared memory. */
+/* clusterlaunchcontrol.try_cancel: writes the answer "no", 16 bytes; `all`: to every block of the cluster. */
+void soft_cancel_answer(struct soft_warp *w, uint32_t lane, void *to, void *mbarrier, uint32_t all);
+
+/* Boxes of a tensor (tensor_map.h); `shared` is in the shared memory of the block or, for a load, of another one of its cluster; `ranks` as above. */
 enum { SOFT_TENSOR_LOAD, SOFT_TENSOR_STORE, SOFT_TENSOR_REDUCE };
 struct soft_tensor_map;
 void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
-                      void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4);
+                      void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4, uint32_t ranks);
 enum {
     SOFT_TENSOR_ADDRESS,
     SOFT_TENSOR_RANK,

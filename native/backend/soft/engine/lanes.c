@@ -283,6 +283,10 @@ SOFT_EXPORT uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_
             soft_barrier_arrive(w, id, threads, group);
         else if (op == SOFT_LANE_SYNC)
             soft_barrier_sync(w, id, threads, group);
+        else if (op == SOFT_LANE_CLUSTER_ARRIVE)
+            soft_cluster_arrive(w);
+        else if (op == SOFT_LANE_CLUSTER_WAIT)
+            soft_cluster_wait(w);
         else
             s->value[i] = soft_barrier_red(w, id, threads, group, op, bits);
     }

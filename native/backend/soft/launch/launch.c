@@ -11,7 +11,7 @@ struct launch_op {
     struct op op;
     struct gv_module *module;
     struct soft_bindings *bindings;
-    uint32_t kernel, grid[3], block[3], shared, cooperative, params_size;
+    uint32_t kernel, grid[3], block[3], cluster[3], shared, cooperative, params_size;
     char params[] __attribute__((aligned(16)));
 };
 
@@ -84,7 +84,7 @@ static bool as_needed(const struct soft_code *code, const char *params) {
 /* A launch of the program's, or of a kernel's. */
 struct work {
     uint32_t kernel, shared, cooperative, params_size;
-    const uint32_t *grid, *block;
+    const uint32_t *grid, *block, *cluster; /* cluster: NULL: there is none */
     const char *params;
 };
 
@@ -107,6 +107,7 @@ static int run(const struct gv_stream *s, struct gv_module *m, const struct work
                                  .children = children};
     memcpy(launch.grid, w->grid, sizeof launch.grid);
     memcpy(launch.block, w->block, sizeof launch.block);
+    if (w->cluster) memcpy(launch.cluster, w->cluster, sizeof launch.cluster);
     return soft_engine_run(b->engine, &launch, err, GV_ERR_SIZE);
 }
 
@@ -138,6 +139,7 @@ static int launch_run(struct gv_stream *s, struct op *op, char *err) {
                      .params_size = l->params_size,
                      .grid = l->grid,
                      .block = l->block,
+                     .cluster = l->cluster,
                      .params = l->params};
     struct soft_children children = {.param_bytes = child_bytes, .check = child_check, .arg = l->module};
     if (l->bindings) soft_bindings_enter(l->module, l->bindings);
@@ -164,6 +166,8 @@ static void launch_drop(struct gv_stream *s, struct op *op) {
 
 int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     int rc = check(launch);
+    uint32_t cluster[3];
+    if (!rc) rc = soft_cluster_shape(&launch->module->kernels[launch->kernel], launch, cluster);
     if (rc) return rc;
     struct launch_op *l = soft_op_new(sizeof *l + launch->params_size, OP_WORK, launch_run, launch_drop);
     if (!l) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -171,6 +175,7 @@ int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     l->kernel = launch->kernel;
     memcpy(l->grid, launch->grid, sizeof l->grid);
     memcpy(l->block, launch->block, sizeof l->block);
+    memcpy(l->cluster, cluster, sizeof l->cluster);
     l->shared = launch->shared;
     l->cooperative = launch->cooperative;
     l->params_size = launch->params_size;
