@@ -39,6 +39,7 @@ from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
     transcendental,
     video,
     warp,
+    wgmma,
     wmma,
 )
 from gpuvirt.soft.ptx.layout import Layout, Program

@@ -84,12 +84,23 @@ def skipped(op: str, value: int, prepare: str = "", result: str = "%r9") -> Kern
     return kernel(body, [first] * 16 + [value] * 16)
 
 
+def summed() -> Kernel:
+    """Three products of ones, 16 each, to begin with 5: descriptors of 0 are of matrices of which every eight rows are the first 128 bytes of shared memory."""
+    body = """shl.b32 %r1, %r0, 2; mov.u32 %r3, memory; add.u32 %r1, %r1, %r3; st.shared.u32 [%r1], 0x3c003c00; bar.sync 0; mov.f32 %f1, 5.0; mov.f32 %f2, 5.0; mov.f32 %f3, 5.0; mov.f32 %f4, 5.0; mov.u64 %q4, 0; mov.u32 %r2, 0; setp.eq.u32 %p1, 0, 0;
+    AGAIN: wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %q4, %q4, %p1, 1, 1, 0, 0;
+    wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 3; @%p2 bra AGAIN;
+    cvt.rzi.u32.f32 %r9, %f1;"""
+    return kernel(body, [53] * 128, 128)
+
+
 LANES = np.arange(32)
 _LOAD = "ld.global.u32 %r1, [%q1];"  # a number that nothing is known of
 
 
 def _results() -> Iterator[Flip]:
     """What is not taken for a result is written for all lanes, also for those that are elsewhere."""
+    yield Flip("wgmma", "mma_async", "result", "first", summed())
     rows = [
         # op, instruction with a = 13, b = 5, c = 2 in %r1, %r2, %r3 (also as floats %f1.., %e1.. and in %q, %h), result
         ("mov", "mov.u32 %r9, %r1;", 13), ("add", "add.u32 %r9, %r1, %r2;", 18), ("sub", "sub.u32 %r9, %r1, %r2;", 8),
@@ -509,6 +520,7 @@ def _costs() -> Iterator[Flip]:
     yield costs("barrier", "aligned", "sync", "-", kernel("barrier.sync.aligned 0; mov.u32 %r9, 1;", two, 64))
     yield costs("barrier", "cluster", "sync", "-", kernel("barrier.cluster.arrive; barrier.cluster.wait; mov.u32 %r9, 1;", two, 64))
     yield costs("bar", "arrive", "sync", "-", kernel("bar.arrive 1, 128; mov.u32 %r9, 1;", two, 64))
+    yield costs("wgmma", "", "sync", "-", kernel("wgmma.fence.sync.aligned; mov.u32 %r9, 1;", [1] * 128, 128))
     yield costs("nanosleep", "", "sync", "-", kernel("nanosleep.u32 100; mov.u32 %r9, 1;", two, 64))
     yield costs("mbarrier", "", "sync", "-", kernel("setp.ne.u32 %p0, %r0, 0; @%p0 bra R; mbarrier.init.shared.b64 [memory], 64; R: mov.u32 %r9, 1;", two, 64))
     long = "".join(f"fma.rn.f32 %f{4 + i % 4}, %f{4 + i % 4}, %f2, %f{1 + i % 3};" for i in range(60))

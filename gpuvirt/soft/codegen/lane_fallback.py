@@ -30,11 +30,11 @@ _BLOCKS = 64  # where a frame has each lane's block, and where its values begin
 _VALUES = _BLOCKS + 4 * LANES
 CALLING = 1 << 30  # beside a block's number: the lane is inside the call that the block begins with
 PASSED = 1 << 29  # the lane has passed the barrier that the block begins with
-_AREA_VALUES = 96  # AREA_VALUES in lanes.c
-_BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER)
+_AREA_VALUES = 144  # AREA_VALUES in lanes.c
+_BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.WARPGROUP)
 _COLLECTIVE = (Sync.EXCHANGE, Sync.MEMBERS, Sync.WARP)  # what lanes do together, lanes at the same opcode
 _KEYS = [name for name, row in OPCODES.items() if any(t.sync in _COLLECTIVE for t in row.all)]
-_SYNC, _ARRIVE, _CLUSTER_ARRIVE, _CLUSTER_WAIT = 3, 4, 5, 6
+_SYNC, _ARRIVE, _CLUSTER_ARRIVE, _CLUSTER_WAIT, _WARPGROUP = 3, 4, 5, 6, 7
 
 
 _NO_LOOP = -1
@@ -451,9 +451,9 @@ class LaneEmitter(Emitter):
         return self.const(-1, "i32")
 
     def barrier(self, ins: Ins) -> None:
-        """A barrier of the block or the cluster, at which the warp arrives once all its lanes have."""
+        """A barrier of the block, the cluster or the warpgroup, at which the warp arrives once all its lanes have."""
         self.ins, self.pred, self.uses_barrier = ins, None, True
-        ops: list[Operand] = ins.ops
+        ops: list[Operand] = [] if ins.traits.sync is Sync.WARPGROUP else ins.ops
         zero = self.const(0, "i32")
         if "red" in ins.mods:
             op = next(m for m in ins.mods if m in ("and", "or", "popc"))
@@ -465,8 +465,8 @@ class LaneEmitter(Emitter):
             return
         number = self.rd_int(ops[0], 32) if ops else zero
         threads = self.rd_int(ops[1], 32) if len(ops) > 1 else zero
-        kinds = (_CLUSTER_ARRIVE, _CLUSTER_WAIT) if "cluster" in ins.mods else (_ARRIVE, _SYNC)
-        kind = self.const(kinds[0 if "arrive" in ins.mods else 1], "i32")
+        kinds = {Sync.CLUSTER: (_CLUSTER_WAIT, _CLUSTER_ARRIVE), Sync.WARPGROUP: (_WARPGROUP,)}.get(ins.traits.sync, (_SYNC, _ARRIVE))
+        kind = self.const(kinds["arrive" in ins.mods], "i32")
         skips = self.block.idx in self.left.passed and ins is self.block.ins[0]
         n = self.n = self.n + 1
         if skips:

@@ -17,7 +17,7 @@ from gpuvirt.soft.ptx.opcodes import BARRIERS, Access, Formula, Sync
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
 from gpuvirt.soft.ptx.types import LANES
 
-_BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.MEMBERS)
+_BARRIERS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.WARPGROUP, Sync.MEMBERS)
 _LINE = 64
 _ACCESSES = 8  # accesses of a loop that are prefetched at once: lines a power of two apart share a few cache sets
 _LENGTH = 256  # instructions that take about as long as a memory access

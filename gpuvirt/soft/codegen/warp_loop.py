@@ -19,7 +19,7 @@ from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.types import LANES
 
-_TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.OBJECT, Sync.SLEEP)  # where other warps of the block may run
+_TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.WARPGROUP, Sync.OBJECT, Sync.SLEEP)  # where other warps of the block may run
 MOST_PARAMS = 24  # parameters read before the first warp: more do not fit the processor's registers
 
 

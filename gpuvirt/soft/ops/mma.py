@@ -1,122 +1,37 @@
-"""Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix; wmma.py has those on fragments without a known layout.
-
-With g = lane / 4 and t = lane % 4, and E elements in a register, an mma's operands lie like this: register i of A holds row g + 8 * (i % 2) (of 16
-rows) and the columns from (i / 2) * 4E + t * E on; register i of B holds column g and the rows from i * 4E + t * E on; C and D hold row g (+ 8) and
-columns 2t, 2t + 1. So, for one k, all that every lane needs of A and B is one register, moved between lanes in a fixed way.
-"""
+"""Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix; wmma.py has those on fragments without a known layout, wgmma.py
+those of four warps, sparse.py products with a sparse factor."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from gpuvirt.soft.codegen.addressing import address, concat, spread
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ops import fp8
-from gpuvirt.soft.ops.float_formats import narrow, pack_halves, widen
-from gpuvirt.soft.ptx.parser import Ins, Operand, Vec
-from gpuvirt.soft.ptx.types import LANES, TYPES
+from gpuvirt.soft.ops import sparse
+from gpuvirt.soft.ops.fragments import (
+    ELEMENT_BITS,
+    Product,
+    accumulators,
+    elements,
+    fragment,
+    items,
+    multiply,
+    multiply_bits,
+    shape_of,
+    write_accumulators,
+)
+from gpuvirt.soft.ptx.parser import Ins, Operand
+from gpuvirt.soft.ptx.types import LANES
 
-ELEMENT_BITS = {"f64": 64, "tf32": 32, "f32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
-ELEMENT_BITS |= {"e2m3": 8, "e3m2": 8, "e2m1": 8, "s4": 4, "u4": 4, "b1": 1}  # kind::f8f6f4 gives every element of its formats a byte
-_INTEGERS = ("s8", "u8", "s4", "u4")
 _MANY = 8  # so many products in one block are calls of a function
 _BITS = {"float": 32, "double": 64, "i32": 32}
-
-
-def moved(e: Context, value: Val, picks: list[int]) -> Val:
-    """value[picks[lane]] for constant picks."""
-    value = e.splat(value)
-    index = ", ".join(f"i32 {p}" for p in picks)
-    return e.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{LANES} x i32> <{index}>", value.t, True)
-
-
-def items(operand: Operand) -> list[Operand]:
-    return list(operand.items) if isinstance(operand, Vec) else [operand]
-
-
-def fragment(e: Context, register: Operand, kind: str) -> Val:
-    """A fragment register as it is."""
-    return e.splat(e.rd(register, TYPES["f64"]) if ELEMENT_BITS[kind] == 64 else e.rd_int(register, 32))
-
-
-def elements(e: Context, raw: Val, kind: str) -> list[Val]:
-    """The elements of one fragment register in the type in which products are made: float, double or i32."""
-    bits = ELEMENT_BITS[kind]
-    if bits == 64:
-        return [raw]
-    if kind == "tf32":  # the lower 13 bits do not take part
-        return [e.bitcast(e.band(raw, e.const(~0x1FFF, "i32")), "float")]
-    if kind == "f32":
-        return [e.bitcast(raw, "float")]
-    out = []
-    for i in range(32 // bits):
-        if kind in _INTEGERS:
-            top = e.shl(raw, e.const(32 - bits - bits * i, "i32"))
-            out.append(e.op("ashr" if kind[0] == "s" else "lshr", top, e.const(32 - bits, "i32")))
-        elif bits == 8:
-            shift = 8 * i + (2 if kind == "e2m1" else 0)  # its 4 bits lie in the byte's middle
-            byte = e.resize(e.band(e.lshr(raw, e.const(shift, "i32")), e.const(15 if kind == "e2m1" else 255, "i32")), "i16")
-            out.append(e.cast("fpext", fp8.decode(e, byte, kind), "float"))
-        else:
-            out.append(widen(e, e.resize(e.lshr(raw, e.const(16 * i, "i32")), "i16"), TYPES[kind]))
-    return out
-
-
-def accumulators(e: Context, operand: Operand, kind: str) -> list[Val]:
-    out: list[Val] = []
-    for register in items(operand):
-        if kind == "s32":
-            out.append(e.splat(e.rd_int(register, 32)))
-        elif kind == "f32":
-            out.append(e.splat(e.rd(register, TYPES["f32"])))
-        else:
-            out.extend(elements(e, fragment(e, register, kind), kind))
-    return out
-
-
-def write_accumulators(e: Context, operand: Operand, kind: str, values: list[Val]) -> None:
-    registers = items(operand)
-    if kind in ("f16", "bf16"):
-        for i, register in enumerate(registers):
-            low, high = (narrow(e, v, TYPES[kind]) for v in values[2 * i : 2 * i + 2])
-            e.wr(register, pack_halves(e, low, high))
-        return
-    for register, value in zip(registers, values, strict=True):
-        e.wr(register, value)
-
-
-def accumulate(e: Context, a: Val, b: Val, c: Val, saturate: bool) -> Val:
-    if a.t == "i32":
-        product = e.mul(a, b)
-        return e.intrinsic("sadd.sat", c, product) if saturate else e.add(c, product)
-    return e.intrinsic("fma", a, b, c)
-
-
-def shape_of(ins: Ins) -> tuple[int, int, int]:
-    import re
-
-    for mod in ins.mods:
-        found = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", mod)
-        if found:
-            return int(found.group(1)), int(found.group(2)), int(found.group(3))
-    raise ValueError("no shape")
 
 
 @emits
 def mma(e: Context, ins: Ins) -> None:
     m, n, k = shape_of(ins)
     kinds = [x for x in ins.mods if x in ELEMENT_BITS or x == "s32"]
-    if (
-        len(kinds) < 4
-        or "sp" in ins.mods
-        or "sp::ordered_metadata" in ins.mods
-        or n != 8
-        or m not in (8, 16)
-        or "col" not in ins.mods
-        or "row" not in ins.mods
-    ):
+    if len(kinds) < 4 or n != 8 or m not in (8, 16) or "col" not in ins.mods or "row" not in ins.mods:
         raise e.fail()
     d_kind, a_kind, b_kind, c_kind = kinds[-4:]
     if (m == 8 and a_kind == "f16") or ("kind::f8f6f4" not in ins.mods and not {"e2m1", "e2m3", "e3m2"}.isdisjoint((a_kind, b_kind))):
@@ -126,6 +41,15 @@ def mma(e: Context, ins: Ins) -> None:
         return
     left, right = items(ins.ops[1]), items(ins.ops[2])
     per = max(32 // ELEMENT_BITS[a_kind], 1)
+    if not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods):
+        if m != 16 or len(left) * per * LANES * 2 != m * k or len(right) * per * LANES != n * k:
+            raise e.fail("fragment sizes")
+        a_regs = [elements(e, fragment(e, r, a_kind), a_kind) for r in left]
+        b_regs = [elements(e, fragment(e, r, b_kind), b_kind) for r in right]
+        product = Product(2, k, a_kind, b_kind, "satfinite" in ins.mods)
+        total = accumulators(e, ins.ops[3], c_kind)
+        write_accumulators(e, ins.ops[0], d_kind, sparse.multiply(e, product, total, a_regs, b_regs, e.rd_int(ins.ops[4], 32), ins.ops[5]))
+        return
     if len(left) * per * LANES != m * k or len(right) * per * LANES != n * k:
         raise e.fail("fragment sizes")
     product = Product(m // 8, k, a_kind, b_kind, "satfinite" in ins.mods)
@@ -135,31 +59,8 @@ def mma(e: Context, ins: Ins) -> None:
     else:
         a_regs = [elements(e, fragment(e, r, a_kind), a_kind) for r in left]
         b_regs = [elements(e, fragment(e, r, b_kind), b_kind) for r in right]
-        total = _multiply(e, product, accumulators(e, ins.ops[3], c_kind), a_regs, b_regs)
+        total = multiply(e, product, accumulators(e, ins.ops[3], c_kind), a_regs, b_regs)
     write_accumulators(e, ins.ops[0], d_kind, total)
-
-
-class Product(NamedTuple):
-    """A kind of product: 8 * rows by k times k by 8."""
-
-    rows: int
-    k: int
-    a_kind: str
-    b_kind: str
-    saturate: bool
-
-
-def _multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
-    """The sums with the product added, from the elements of the fragments' registers."""
-    rows = p.rows
-    per = max(32 // ELEMENT_BITS[p.a_kind], 1)
-    for step in range(p.k):
-        block, t, part = step // (4 * per), step // per % 4, step % per
-        a = [moved(e, a_regs[block * rows + h][part], [lane // 4 * 4 + t for lane in range(LANES)]) for h in range(rows)]
-        b = [moved(e, b_regs[block][part], [(lane % 4 * 2 + odd) * 4 + t for lane in range(LANES)]) for odd in range(2)]
-        for i in range(2 * rows):
-            total[i] = accumulate(e, a[i // 2], b[i % 2], total[i], p.saturate)
-    return total
 
 
 def _call(e: Context, p: Product, total: list[Val], a_regs: list[Val], b_regs: list[Val]) -> list[Val]:
@@ -200,7 +101,7 @@ def _function(e: Context, name: str, p: Product, kind: str, values: list[Val], s
     with e.aside() as lines:
         given = _joined(e, [text for text, _ in names], types)
         a_regs, b_regs = [elements(e, r, p.a_kind) for r in given[sums + right :]], [elements(e, r, p.b_kind) for r in given[sums : sums + right]]
-        total = _multiply(e, p, given[:sums], a_regs, b_regs)
+        total = multiply(e, p, given[:sums], a_regs, b_regs)
         made = [(v.t, text) for v in total for text in _pieces(e, v)]
         last = "poison"
         for i, (t, text) in enumerate(made):
@@ -217,14 +118,7 @@ def _mma_bits(e: Context, ins: Ins, rows: int) -> None:
     b_regs = [e.splat(e.rd_int(r, 32)) for r in items(ins.ops[2])]
     if len(a_regs) != rows * len(b_regs):
         raise e.fail("fragment sizes")
-    total = accumulators(e, ins.ops[3], "s32")
-    for block, register in enumerate(b_regs):
-        for t in range(4):
-            b = [moved(e, register, [(lane % 4 * 2 + odd) * 4 + t for lane in range(LANES)]) for odd in range(2)]
-            a = [moved(e, a_regs[block * rows + h], [lane // 4 * 4 + t for lane in range(LANES)]) for h in range(rows)]
-            for i in range(2 * rows):
-                total[i] = e.add(total[i], e.intrinsic("ctpop", e.op(op, a[i // 2], b[i % 2])))
-    write_accumulators(e, ins.ops[0], "s32", total)
+    write_accumulators(e, ins.ops[0], "s32", multiply_bits(e, rows, op, accumulators(e, ins.ops[3], "s32"), a_regs, b_regs))
 
 
 # 8 x 8 matrices of 16-bit elements, as ldmatrix gives them: register of lane l holds row l / 4, columns 2 (l % 4) and the next.

@@ -19,7 +19,7 @@ from gpuvirt.soft.codegen.ir_builder import SUFFIX, Val
 from gpuvirt.soft.codegen.memory_access import gather, store
 from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops.float_formats import widen
-from gpuvirt.soft.ops.mma import ELEMENT_BITS, accumulators, fragment, items, shape_of, write_accumulators
+from gpuvirt.soft.ops.fragments import ELEMENT_BITS, accumulators, fragment, items, shape_of, write_accumulators
 from gpuvirt.soft.ptx.parser import Ins, Operand
 from gpuvirt.soft.ptx.types import LANES, TYPES
 

@@ -22,6 +22,7 @@ class Result(Enum):
 
     NONE = "none"
     FIRST = "first"  # its first operand: a register, a vector of registers or a pair d|p
+    UPDATES = "updates"  # its first operand, which it reads as well
     RETURNS = "returns"  # what a function returns
 
 
@@ -71,6 +72,7 @@ class Sync(Enum):
     REDUCE = "reduce"  # the same with a result
     ARRIVE = "arrive"  # the block's barrier, without waiting
     CLUSTER = "cluster"  # the cluster's barrier
+    WARPGROUP = "warpgroup"  # four warps of the block meet
     OBJECT = "object"  # a barrier object in memory
     SLEEP = "sleep"  # other warps may run meanwhile
 
@@ -151,7 +153,7 @@ class Traits:
 
 _NOTICED = (Access.STORE, Access.WRITES)
 BARRIERS = (Sync.BARRIER, Sync.LOOSE, Sync.REDUCE)  # of the block, which wait
-_JOINT = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.MEMBERS, Sync.EXCHANGE)
+_JOINT = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.WARPGROUP, Sync.MEMBERS, Sync.EXCHANGE)
 COLUMNS: dict[str, type[Enum]] = {
     "result": Result, "carry": Carry, "varies": Varies, "access": Access, "sync": Sync, "polls": Polls, "flow": Flow, "formula": Formula,
     "denormals": Denormals,

@@ -482,9 +482,11 @@ class _Parser:
                 _collect(arg, srcs)
             dsts.extend(r for r in call.returns if r in self.body.regs)
         else:
-            writes = ins.traits.result is Result.FIRST
+            writes = ins.traits.result in (Result.FIRST, Result.UPDATES)
             for i, operand in enumerate(ops):
                 _collect(operand, dsts if writes and i == 0 else srcs)
+            if ins.traits.result is Result.UPDATES:
+                _collect(ops[0], srcs)
         carry = ins.traits.carry
         if carry is not Carry.NONE:
             self.body.regs[CARRY] = TYPES["pred"]

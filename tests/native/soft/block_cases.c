@@ -238,6 +238,29 @@ void test_arrive(void) {
     CHECK_INT(bad, 0);
 }
 
+/* Four warps meet, round after round, beside the block's own barriers; the other four are not awaited. */
+static void groups(struct soft_warp *w) {
+    uint32_t *bad = *(uint32_t *const *)w->params;
+    volatile uint32_t *cell = w->shared;
+    uint32_t first = w->warp / 4 * 4;
+    for (uint32_t i = 1; i <= (w->warp < 4 ? 20u : 10u); i++) {
+        cell[w->warp] = i;
+        soft_warpgroup_sync(w);
+        for (uint32_t other = first; other < first + 4; other++)
+            if (cell[other] != i) __atomic_fetch_add(bad, 1, __ATOMIC_RELAXED);
+        soft_warpgroup_sync(w);
+        if (i == 5) soft_barrier_sync(w, 0, 0, w->lanes);
+    }
+}
+
+void test_warpgroups(void) {
+    uint32_t bad = 0, *params[1] = {&bad};
+    CHECK_INT(run(groups, 5, 256, 1, 0, 64, 0, params, 8), 0);
+    CHECK_INT(bad, 0);
+    CHECK_INT(run(groups, 5, 96, 1, 0, 64, 0, params, 8), 719);
+    CHECK_TEXT(err, "barriers that nobody else will reach");
+}
+
 static void stuck(struct soft_warp *w) {
     if (w->warp == 0) soft_barrier_sync(w, 3, 96, w->lanes);
 }

@@ -29,6 +29,7 @@ void test_barrier(void);
 void test_exited_warps_count(void);
 void test_reductions(void);
 void test_arrive(void);
+void test_warpgroups(void);
 void test_barrier_nobody_reaches(void);
 void test_memories(void);
 void test_beyond_shared(void);

@@ -21,6 +21,7 @@ int main(int argc, char **argv) {
     test_exited_warps_count();
     test_reductions();
     test_arrive();
+    test_warpgroups();
     test_barrier_nobody_reaches();
     test_memories();
     test_beyond_shared();

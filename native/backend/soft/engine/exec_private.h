@@ -28,7 +28,8 @@
 #else
 #define SOFT_STACK (8u << 20)
 #endif
-#define SOFT_BARRIERS 16
+#define SOFT_BARRIERS 16                     /* that programs number */
+#define SOFT_WARPGROUPS (SOFT_MAX_WARPS / 4) /* each of which has a barrier behind them */
 /* Waking another thread costs some microseconds. A grid that is predicted to end sooner, by the recent blocks of its kernel, stays on the thread that
  * submitted it. */
 #ifndef SHORT_CYCLES /* tests raise it, so that preemption on a busy machine is short in comparison */
@@ -145,7 +146,7 @@ struct block {
     uint32_t runnable;    /* warps that can go on */
     uint32_t alive;       /* warps that have not exited */
     struct fiber *fibers[SOFT_MAX_WARPS];
-    struct barrier barriers[SOFT_BARRIERS];
+    struct barrier barriers[SOFT_BARRIERS + SOFT_WARPGROUPS];
     struct block *lead, *next;      /* of its cluster: the first block, which may be this one, and the next one, or NULL */
     uint32_t rank;                  /* in its cluster */
     struct cluster_barrier cluster; /* a lead's */
@@ -270,6 +271,12 @@ static inline bool soft_cluster_runnable(const struct block *lead) {
     for (const struct block *b = lead; b; b = b->next)
         if (b->runnable) return true;
     return false;
+}
+
+/* What lies in the cluster's block of that rank where p lies in its own. */
+static inline void *soft_in_block(const struct soft_warp *w, const void *p, uint32_t rank) {
+    uint64_t offset = (uint64_t)((const char *)p - (const char *)w->window) & (SOFT_RANK_BYTES - 1);
+    return (char *)w->window + rank * SOFT_RANK_BYTES + offset;
 }
 
 static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w->engine; }

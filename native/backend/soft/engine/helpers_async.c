@@ -2,7 +2,7 @@
  * so an operation that completes a barrier does so before the instruction that started it is over: one of the orders that a GPU may show.
  *
  * All warps of a cluster run on one thread, so barriers need no atomic operations. */
-#include "cluster.h"
+#include "exec_private.h"
 
 #include <string.h>
 

@@ -35,15 +35,11 @@ static uint32_t reduce(uint32_t value, bool first, uint32_t op, uint32_t lanes, 
     }
 }
 
-static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set, bool wait) {
+static uint32_t arrive_at(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set, bool wait) {
     struct fiber *f = soft_fiber_of(w);
     struct block *b = f->block;
     struct runner *r = b->runner;
     struct grid *g = r->grid;
-    if (id >= SOFT_BARRIERS || threads % SOFT_LANES) {
-        soft_grid_fail(g, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "barrier %u of %u threads", id, threads);
-        soft_leave(r);
-    }
     if (!g->fibers) { /* one warp a block, or a kernel that was said to have no barriers */
         if (g->warps > 1 || (wait && threads > SOFT_LANES)) {
             soft_grid_fail(g, CUDA_ERROR_LAUNCH_FAILED, w, "barrier %u waits for %u threads that never come", id, threads);
@@ -66,6 +62,19 @@ static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint3
     b->runnable &= ~(1u << w->warp);
     soft_pass_on(r, f);
     return f->value;
+}
+
+static uint32_t arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set, bool wait) {
+    if (id >= SOFT_BARRIERS || threads % SOFT_LANES) {
+        struct runner *r = soft_fiber_of(w)->block->runner;
+        soft_grid_fail(r->grid, CUDA_ERROR_ILLEGAL_INSTRUCTION, w, "barrier %u of %u threads", id, threads);
+        soft_leave(r);
+    }
+    return arrive_at(w, id, threads, lanes, op, set, wait);
+}
+
+SOFT_EXPORT void soft_warpgroup_sync(struct soft_warp *w) {
+    arrive_at(w, SOFT_BARRIERS + w->warp / 4, 4 * SOFT_LANES, w->lanes, SOFT_RED_OR, 0, true);
 }
 
 /* The whole block's barrier, the most frequent one, does the same as `arrive` and `soft_pass_on` in one function. The next warp depends on the

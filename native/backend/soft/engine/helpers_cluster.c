@@ -1,6 +1,6 @@
 /* What the blocks of a cluster do together: their barrier, and what is written to several of them at once. They run on one thread, so plain integers do. */
 #include "../driver_constants.h"
-#include "cluster.h"
+#include "exec_private.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Tensor copies: boxes of up to five dimensions between global and shared memory, as a tensor map describes them. */
 #include "../driver_constants.h"
-#include "cluster.h"
+#include "exec_private.h"
 #include "tensor_map.h"
 
 #include <string.h>

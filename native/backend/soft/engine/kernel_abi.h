@@ -73,6 +73,9 @@ void soft_barrier_arrive(struct soft_warp *w, uint32_t id, uint32_t threads, uin
 enum { SOFT_RED_AND = 0, SOFT_RED_OR = 1, SOFT_RED_POPC = 2 };
 uint32_t soft_barrier_red(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t lanes, uint32_t op, uint32_t set);
 
+/* wgmma.fence and wgmma.wait_group: returns when all four warps of the warp's group (warps 4 i to 4 i + 3 of the block) have come. */
+void soft_warpgroup_sync(struct soft_warp *w);
+
 /* barrier.cluster: a warp arrives as a whole, at its first arrival since it last waited, and waits for the warps of all of the cluster's blocks that have
  * not exited. Orders as soft_barrier_sync. */
 void soft_cluster_arrive(struct soft_warp *w);
@@ -126,7 +129,7 @@ void soft_lane_exchange_end(struct soft_warp *w, uint32_t group);
 /* activemask, at a point of its own: the lanes at this point together with the calling one, of which each says whether its guard lets it execute. */
 uint32_t soft_lane_active(struct soft_warp *w, uint32_t executes);
 /* The block's barriers, or the cluster's: one of SOFT_RED_*, or one of these. */
-enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4, SOFT_LANE_CLUSTER_ARRIVE = 5, SOFT_LANE_CLUSTER_WAIT = 6 };
+enum { SOFT_LANE_SYNC = 3, SOFT_LANE_ARRIVE = 4, SOFT_LANE_CLUSTER_ARRIVE = 5, SOFT_LANE_CLUSTER_WAIT = 6, SOFT_LANE_WARPGROUP = 7 };
 uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_t threads, uint32_t op, uint32_t set);
 
 /* %globaltimer, nanoseconds since the epoch. %clock and %clock64 are inlined (the host's cycle counter). */
@@ -217,6 +220,11 @@ enum {
     SOFT_TENSOR_FILL
 };
 void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which, uint64_t value);
+
+/* wgmma: a matrix in the block's shared memory, as a matrix descriptor has it, 256 bits of each row: 8 * blocks of its rows (of its columns, where it is the right
+ * factor), from number `first` on. For each eight of them `out` gets two pieces of 128 bytes: the first 128 bits of the eight rows, one row after the other, and
+ * the second. `transposed`: the elements, of 16 bits, of a column lie side by side. */
+void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, uint32_t blocks, uint32_t transposed, void *out);
 
 /* Textures and surfaces (texture.h) for the lanes of a warp. handles: of 32 lanes. rows: values of 32 lanes each, bits of u32, s32 or f32: the layer, then x, y, z; then
  * the level of detail, or three rows of d/dx and three of d/dy. what: the geometry (1, 2 or 3 dimensions, or a cube: 0 to 3), and bits; what of a texture from bit

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
-#define AREA_VALUES 96 /* registers that one instruction exchanges, at most */
+#define AREA_VALUES 144 /* registers that one instruction exchanges, at most */
 #define KEY_PART 0x80000000u
 #define KEY_BARRIER 0x40000000u
 #define KEY_ACTIVE 0x20000000u
@@ -287,6 +287,8 @@ SOFT_EXPORT uint32_t soft_lane_barrier(struct soft_warp *w, uint32_t id, uint32_
             soft_cluster_arrive(w);
         else if (op == SOFT_LANE_CLUSTER_WAIT)
             soft_cluster_wait(w);
+        else if (op == SOFT_LANE_WARPGROUP)
+            soft_warpgroup_sync(w);
         else
             s->value[i] = soft_barrier_red(w, id, threads, group, op, bits);
     }
