@@ -2,76 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from soft.kernels import Kernels
-from soft.test_wgmma import KINDS, rng
+from soft.matrices import G, T, bits_of, draw, fragments, metadata, rng, thinned, value
 
 HEAD = ".version 8.7\n.target sm_120a\n.address_size 64\n"
-LANE = np.arange(32)
-G, T = LANE // 4, LANE % 4
-FOURS = {"s4": lambda x: (x.astype(np.int64) ^ 8) - 8, "u4": lambda x: x.astype(np.int64)}
-
 # m16n8k of each, with the types of the sums; the selectors that there are
 SHAPES = [
     *((k, a, d, 4 if k == 16 else 2) for k in (16, 32) for a, d in (("f16", "f32"), ("f16", "f16"), ("bf16", "f32"))),
     (8, "tf32", "f32", 4), (16, "tf32", "f32", 2), *((k, a, "s32", 2 if k == 32 else 1) for k in (32, 64) for a in ("s8", "u8")),
     *((k, a, "s32", 2 if k == 64 else 1) for k in (64, 128) for a in ("s4", "u4")), (64, "e4m3", "f32", 1), (64, "e5m2", "f32", 1),
 ]  # fmt: skip
-
-
-def bits_of(kind: str) -> int:
-    return 4 if kind in FOURS else KINDS[kind].bits
-
-
-def draw(kind: str, shape: tuple[int, int]) -> Any:
-    return rng.integers(0, 16, shape).astype(np.uint8) if kind in FOURS else KINDS[kind].draw(shape)
-
-
-def value(kind: str, x: Any) -> Any:
-    return FOURS[kind](x) if kind in FOURS else KINDS[kind].value(x)
-
-
-def thinned(rows: int, k: int, bits: int) -> tuple[Any, Any]:
-    """For each chunk of a row the elements that are there, in order, and the four bits that say so."""
-    if bits == 32:
-        one = rng.integers(0, 2, (rows, k // 2))
-        return one[..., None], np.where(one, 0b1110, 0b0100)
-    pairs = np.array([(a, b) for a in range(4) for b in range(a + 1, 4)])
-    chosen = pairs[rng.integers(0, 6, (rows, k // (8 if bits == 4 else 4)))]
-    nibbles = chosen[..., 0] | chosen[..., 1] << 2
-    return (np.stack([2 * chosen[..., 0], 2 * chosen[..., 0] + 1, 2 * chosen[..., 1], 2 * chosen[..., 1] + 1], -1) if bits == 4 else chosen), nibbles
-
-
-def metadata(nibbles: Any, bits: int, selector: int) -> Any:
-    """The words of all lanes; those that have none have ones."""
-    words = np.full(32, 0xFFFFFFFF, np.uint32)
-    chunks = nibbles.shape[1]
-    word = lambda row, first, count: sum(int(nibbles[row, first + i]) << 4 * i for i in range(count))  # noqa: E731
-    for g in range(8):
-        if bits >= 16:
-            lanes = chunks // 4
-            for i in range(lanes):
-                words[4 * g + selector * lanes + i] = word(g, 4 * i, 4) | word(g + 8, 4 * i, 4) << 16
-        else:
-            lanes = chunks // 4
-            for i in range(lanes):
-                words[4 * g + selector * lanes + i] = word(g + 8 * (i % 2), i // 2 * 8, 8)
-    return words
-
-
-def fragments(matrix: Any, bits: int, rows: int) -> Any:
-    """Registers of a factor of `rows` by 32 * registers / ... columns, as mma has them: [register, lane]."""
-    per = 32 // bits
-    registers = matrix.shape[1] // (4 * per) * (rows // 8)
-    out = np.zeros((registers, 32), np.uint32)
-    for i in range(registers):
-        half, block = (i % 2, i // 2) if rows == 16 else (0, i)
-        for j in range(per):
-            out[i] |= matrix[G + 8 * half, block * 4 * per + T * per + j].astype(np.uint32) << bits * j
-    return out
 
 
 def text(k: int, kind: str, sums: str, selector: int, form: str) -> str:

@@ -2,54 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from soft.kernels import Kernels, LaunchError
+from soft.matrices import KINDS, metadata, rng, thinned
 from soft.test_async_copy import aligned
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
-rng = np.random.default_rng(3)
 
 
-class Kind(NamedTuple):
-    """Elements of one kind: how many bits they have, some of them as bits, and what bits mean."""
-
-    bits: int
-    draw: Callable[[tuple[int, int]], Any]
-    value: Callable[[Any], Any]
-
-
-def small(shape: tuple[int, int]) -> Any:
-    """Numbers whose products of a row are exact in any order."""
-    return rng.integers(-8, 9, shape).astype(np.float32) / 4
-
-
-def eights(fraction: int, bias: int) -> Any:
-    """The values of all codes of an 8-bit format."""
-    codes = np.arange(256)
-    exponent, part = codes >> fraction & (0x7F >> fraction), codes & (1 << fraction) - 1
-    size = np.where(exponent == 0, part * 2.0 ** (1 - bias - fraction), (1 + part / (1 << fraction)) * 2.0 ** (exponent - bias))
-    return np.where(codes & 0x80, -size, size).astype(np.float32)
-
-
-def of_codes(values: Any) -> tuple[Callable[[tuple[int, int]], Any], Callable[[Any], Any]]:
-    near = np.flatnonzero((np.abs(values) <= 4) & ((np.abs(values) >= 0.25) | (values == 0)))
-    return lambda shape: rng.choice(near, shape).astype(np.uint8), lambda x: values[x]
-
-
-BF16 = (lambda s: (small(s).view(np.uint32) >> 16).astype(np.uint16), lambda x: (x.astype(np.uint32) << 16).view(np.float32))
-KINDS = {
-    "f16": Kind(16, lambda s: small(s).astype(np.float16).view(np.uint16), lambda x: x.view(np.float16).astype(np.float32)),
-    "bf16": Kind(16, *BF16),
-    "tf32": Kind(32, lambda s: small(s).view(np.uint32) | 0x1ABC & 0x1FFF, lambda x: (x & ~np.uint32(0x1FFF)).view(np.float32)),
-    "e4m3": Kind(8, *of_codes(eights(3, 7))),
-    "e5m2": Kind(8, *of_codes(eights(2, 15))),
-    "s8": Kind(8, lambda s: rng.integers(0, 256, s).astype(np.uint8), lambda x: x.view(np.int8).astype(np.int64)),
-    "u8": Kind(8, lambda s: rng.integers(0, 256, s).astype(np.uint8), lambda x: x.astype(np.int64)),
-}
 WIDTHS = {0: 16, 1: 128, 2: 64, 3: 32}
 
 
@@ -78,8 +41,11 @@ def placed(matrix: Any, swizzle: int, column_major: bool, start: int) -> tuple[A
     return memory, start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | swizzle << 62
 
 
-def text(n: int, k: int, kinds: tuple[str, str, str], registers: bool, more: str, extra: str = "") -> str:
-    """A kernel of one warpgroup: params a, b (8 KiB each of shared memory), their descriptors, the product, which begins with what it holds, `keep`."""
+def text(n: int, k: int, kinds: tuple[str, str, str], registers: bool, more: str, selector: int | None = None) -> str:
+    """A kernel of one warpgroup: params a, b (8 KiB each of shared memory), their descriptors, the product, which begins with what it holds, `keep`.
+
+    With a selector the left factor is sparse, and the metadata of all threads follows it.
+    """
     d, a, b = kinds
     count = n // 2 if d != "f16" else n // 4
     t = {"f32": "f32", "s32": "b32", "f16": "b32"}[d]
@@ -95,9 +61,9 @@ def text(n: int, k: int, kinds: tuple[str, str, str], registers: bool, more: str
     fence.proxy.async.shared::cta; bar.sync 0; mad.wide.u32 %q4, %r0, {4 * count}, %q4;
     {" ".join(f"ld.global.{t} %d{i}, [%q4+{4 * i}];" for i in range(count))}
     {" ".join(f"ld.global.b32 %a{i}, [%q2+{512 * i}];" for i in range(4)).replace("%q2", "%q6") if registers else ""}
-    {extra} setp.ne.u32 %p1, %r5, 0; wgmma.fence.sync.aligned;
-    wgmma.mma_async.sync.aligned.m64n{n}k{k}{".satfinite" if "satfinite" in more else ""}.{d}.{a}.{b}{".and.popc" if a == "b1" else ""} {{{sums}}}, {left}, %q3,
-    %p1{more.replace("satfinite", "")}; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
+    {"ld.global.u32 %r6, [%q0];" if selector is not None else ""} setp.ne.u32 %p1, %r5, 0; wgmma.fence.sync.aligned;
+    wgmma.mma_async{".sp" if selector is not None else ""}.sync.aligned.m64n{n}k{k}{".satfinite" if "satfinite" in more else ""}.{d}.{a}.{b}{".and.popc" if a == "b1" else ""} {{{sums}}}, {left}, %q3,
+    {f"%r6, {selector}, " if selector is not None else ""}%p1{more.replace("satfinite", "")}; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;
     {" ".join(f"st.global.{t} [%q4+{4 * i}], %d{i};" for i in range(count))} ret; }}"""
 
 
@@ -182,6 +148,28 @@ def test_the_left_factor_in_registers() -> None:
     assert np.array_equal(product_of(d, 40, "f32"), KINDS["f16"].value(a) @ KINDS["f16"].value(b).T)
 
 
+@pytest.mark.parametrize(("kind", "sums", "swizzle", "selectors"), [("f16", "f32", 1, 2), ("bf16", "f32", 2, 2), ("f16", "f16", 0, 2), ("tf32", "f32", 2, 2),
+                                                                   ("s8", "s32", 1, 1), ("u8", "s32", 0, 1), ("e4m3", "f32", 2, 1), ("e5m2", "f16", 1, 1)])  # fmt: skip
+def test_a_sparse_left_factor(kind: str, sums: str, swizzle: int, selectors: int) -> None:
+    """Each warp has the metadata of its 16 rows, as mma.sp has."""
+    bits = KINDS[kind].bits
+    k, n = 512 // bits, 32
+    for selector in range(selectors):
+        kept, b = KINDS[kind].draw((64, k // 2)), KINDS[kind].draw((n, k))
+        places, nibbles = thinned(64, k, bits)
+        words = np.concatenate([metadata(nibbles[16 * w : 16 * w + 16], bits, selector) for w in range(4)])
+        (left, da), (right, db) = placed(kept, swizzle, False, 0), placed(b, swizzle, False, 8192)
+        more = {16: ", 1, 1, 0, 0", 32: ", 1, 1"}.get(bits, ", 1, 1" if sums != "s32" else "")
+        d = np.zeros((128, n // 2), {"f32": np.float32, "s32": np.int32, "f16": np.float16}[sums])
+        source = text(n, k, (sums, kind, kind), False, more, selector)
+        Kernels(source).launch("k", 1, 128, np.concatenate([left, words.view(np.uint8)]), right, da, db, d, 0)
+        dense = np.zeros((64, k), np.float32 if sums != "s32" else np.int64)
+        columns = (np.arange(places.shape[1])[None, :, None] * (k // places.shape[1]) + places).reshape(64, -1)
+        np.put_along_axis(dense, columns, KINDS[kind].value(kept).astype(dense.dtype), 1)
+        want = dense @ KINDS[kind].value(b).astype(dense.dtype).T
+        assert np.array_equal(product_of(d, n, sums), want.astype(np.float16).astype(np.float32) if sums == "f16" else want), selector
+
+
 def test_single_bits_and_saturation() -> None:
     a, b = rng.integers(0, 256, (64, 32)).astype(np.uint8), rng.integers(0, 256, (16, 32)).astype(np.uint8)
     (left, da), (right, db) = placed(a, 1, False, 0), placed(b, 1, False, 8192)
@@ -248,4 +236,5 @@ def test_a_group_that_is_not_whole() -> None:
 
 _SIZES = [text(n, 16, ("f32", "f16", "f16"), False, ", 1, 1, 0, 0") for n in range(8, 257, 8)]
 _ELEMENTS = [text(24, 256 // KINDS[a].bits, (d, a, b), False, ", 1, 1") for d, a, b in ELEMENTS]
-TEXTS = [*_SIZES, *_ELEMENTS, text(16, 256, ("s32", "b1", "b1"), False, ""), text(16, 32, ("s32", "s8", "s8"), False, "satfinite")]
+_SPARSE = [text(8, k, ("f32", kind, kind), False, more, 0) for k, kind, more in ((32, "f16", ", 1, 1, 0, 0"), (64, "e4m3", ", 1, 1"))]
+TEXTS = [*_SIZES, *_SPARSE, *_ELEMENTS, text(16, 256, ("s32", "b1", "b1"), False, ""), text(16, 32, ("s32", "s8", "s8"), False, "satfinite")]

@@ -19,6 +19,8 @@ from gpuvirt.soft.ptx.types import LANES, TYPES
 
 ELEMENT_BITS = {"f64": 64, "tf32": 32, "f32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
 ELEMENT_BITS |= {"e2m3": 8, "e3m2": 8, "e2m1": 8, "s4": 4, "u4": 4, "b1": 1}  # kind::f8f6f4 gives every element of its formats a byte
+PACKED = "packed e2m1"  # the kinds for that format alone put eight of them into a register
+ELEMENT_BITS[PACKED] = 4
 _INTEGERS = ("s8", "u8", "s4", "u4")
 
 
@@ -49,7 +51,10 @@ def elements(e: Context, raw: Val, kind: str) -> list[Val]:
         return [e.bitcast(raw, "float")]
     out = []
     for i in range(32 // bits):
-        if kind in _INTEGERS:
+        if kind == PACKED:
+            code = e.resize(e.band(e.lshr(raw, e.const(4 * i, "i32")), e.const(15, "i32")), "i16")
+            out.append(e.cast("fpext", fp8.decode(e, code, "e2m1"), "float"))
+        elif kind in _INTEGERS:
             top = e.shl(raw, e.const(32 - bits - bits * i, "i32"))
             out.append(e.op("ashr" if kind[0] == "s" else "lshr", top, e.const(32 - bits, "i32")))
         elif bits == 8:
@@ -109,11 +114,11 @@ class Product(NamedTuple):
     saturate: bool
 
 
-def multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
-    """The sums with the product added, from the elements of the fragments' registers."""
+def multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]], steps: range | None = None) -> list[Val]:
+    """The sums with the product added, or what of it some k make, from the elements of the fragments' registers."""
     rows = p.rows
     per = max(32 // ELEMENT_BITS[p.a_kind], 1)
-    for step in range(p.k):
+    for step in range(p.k) if steps is None else steps:
         block, t, part = step // (4 * per), step // per % 4, step % per
         a = [moved(e, a_regs[block * rows + h][part], [lane // 4 * 4 + t for lane in range(LANES)]) for h in range(rows)]
         b = [moved(e, b_regs[block][part], [(lane % 4 * 2 + odd) * 4 + t for lane in range(LANES)]) for odd in range(2)]

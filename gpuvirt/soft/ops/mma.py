@@ -1,5 +1,5 @@
 """Matrix instructions on register fragments: mma, ldmatrix, stmatrix, movmatrix; wmma.py has those on fragments without a known layout, wgmma.py
-those of four warps, sparse.py products with a sparse factor."""
+those of four warps, sparse.py products with a sparse factor, block_scale.py those with scales."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuvirt.soft.codegen.addressing import address, concat, spread
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ops import sparse
+from gpuvirt.soft.ops import block_scale, sparse
 from gpuvirt.soft.ops.fragments import (
     ELEMENT_BITS,
     Product,
@@ -15,6 +15,7 @@ from gpuvirt.soft.ops.fragments import (
     elements,
     fragment,
     items,
+    moved,
     multiply,
     multiply_bits,
     shape_of,
@@ -34,32 +35,35 @@ def mma(e: Context, ins: Ins) -> None:
     if len(kinds) < 4 or n != 8 or m not in (8, 16) or "col" not in ins.mods or "row" not in ins.mods:
         raise e.fail()
     d_kind, a_kind, b_kind, c_kind = kinds[-4:]
-    if (m == 8 and a_kind == "f16") or ("kind::f8f6f4" not in ins.mods and not {"e2m1", "e2m3", "e3m2"}.isdisjoint((a_kind, b_kind))):
+    scales = "block_scale" in ins.mods
+    small = scales or "kind::f8f6f4" in ins.mods
+    if (m == 8 and a_kind == "f16") or (not small and not {"e2m1", "e2m3", "e3m2"}.isdisjoint((a_kind, b_kind))):
         raise e.fail()
     if a_kind == "b1":
         _mma_bits(e, ins, m // 8)
         return
     left, right = items(ins.ops[1]), items(ins.ops[2])
+    if scales:
+        packed = block_scale.element_kind(e, ins, k, a_kind, b_kind)
+        a_kind, b_kind = packed or a_kind, packed or b_kind
     per = max(32 // ELEMENT_BITS[a_kind], 1)
-    if not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods):
-        if m != 16 or len(left) * per * LANES * 2 != m * k or len(right) * per * LANES != n * k:
-            raise e.fail("fragment sizes")
-        a_regs = [elements(e, fragment(e, r, a_kind), a_kind) for r in left]
-        b_regs = [elements(e, fragment(e, r, b_kind), b_kind) for r in right]
-        product = Product(2, k, a_kind, b_kind, "satfinite" in ins.mods)
-        total = accumulators(e, ins.ops[3], c_kind)
-        write_accumulators(e, ins.ops[0], d_kind, sparse.multiply(e, product, total, a_regs, b_regs, e.rd_int(ins.ops[4], 32), ins.ops[5]))
-        return
-    if len(left) * per * LANES != m * k or len(right) * per * LANES != n * k:
+    thin = not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods)  # half of the left factor is not there
+    if len(left) * per * LANES * (1 + thin) != m * k or len(right) * per * LANES != n * k or (thin and (scales or m != 16)):
         raise e.fail("fragment sizes")
     product = Product(m // 8, k, a_kind, b_kind, "satfinite" in ins.mods)
-    if "avx512f" in e.m.features and sum(i.op == "mma" for i in e.block.ins) >= _MANY:
-        a_raw, b_raw = [fragment(e, r, a_kind) for r in left], [fragment(e, r, b_kind) for r in right]
-        total = _call(e, product, accumulators(e, ins.ops[3], c_kind), a_raw, b_raw)
+    total = accumulators(e, ins.ops[3], c_kind)
+    a_raw, b_raw = [fragment(e, r, a_kind) for r in left], [fragment(e, r, b_kind) for r in right]
+    many = "avx512f" in e.m.features and sum(i.op == "mma" for i in e.block.ins) >= _MANY
+    if many and not thin and not scales:
+        write_accumulators(e, ins.ops[0], d_kind, _call(e, product, total, a_raw, b_raw))
+        return
+    a_regs, b_regs = [elements(e, r, a_kind) for r in a_raw], [elements(e, r, b_kind) for r in b_raw]
+    if thin:
+        total = sparse.multiply(e, product, total, a_regs, b_regs, e.rd_int(ins.ops[4], 32), ins.ops[5])
+    elif scales:
+        total = block_scale.scaled(e, ins, product, total, a_regs, b_regs)
     else:
-        a_regs = [elements(e, fragment(e, r, a_kind), a_kind) for r in left]
-        b_regs = [elements(e, fragment(e, r, b_kind), b_kind) for r in right]
-        total = multiply(e, product, accumulators(e, ins.ops[3], c_kind), a_regs, b_regs)
+        total = multiply(e, product, total, a_regs, b_regs)
     write_accumulators(e, ins.ops[0], d_kind, total)
 
 
@@ -139,27 +143,75 @@ def _rows(e: Context, ins: Ins, operand: Operand, registers: int) -> list[Val]:
     return [e.pointer(e.extract(addresses, lane)) for lane in range(lanes)]
 
 
+def _bytes(e: Context, value: str, count: int, picks: list[int]) -> str:
+    """Bytes of a vector of `count`."""
+    index = ", ".join(f"i32 {p}" for p in picks)
+    return e.let(f"shufflevector <{count} x i8> {value}, <{count} x i8> poison, <{len(picks)} x i32> <{index}>", "i8").s
+
+
+def _spread_fields(e: Context, value: Val, bits: int) -> Val:
+    """Of each row of 16 bytes the first 16 fields of so many bits, a byte each."""
+    first = [lane % 4 * 4 * bits for lane in range(LANES)]  # of a lane's four fields, in bits
+    low, high = (moved(e, value, [lane // 4 * 4 + min(at // 32 + more, 3) for lane, at in enumerate(first)]) for more in (0, 1))
+    shift = e.lanes([at % 32 for at in first], "i32")
+    fields = e.intrinsic("fshr", high, low, shift)
+    total = e.const(0, "i32")
+    for i in range(4):
+        one = e.band(e.lshr(fields, e.const(bits * i, "i32")), e.const((1 << bits) - 1, "i32"))
+        total = e.bor(total, e.shl(one, e.const(8 * i, "i32")))
+    return total
+
+
 @emits
 def ldmatrix(e: Context, ins: Ins) -> None:
-    if "m8n8" not in ins.mods or "b16" not in ins.mods:
-        raise e.fail()
+    """Matrices of eight rows of 16 bytes, a register each; .m8n16 spreads fields of 4 or 6 bits; .m16n16 transposes 16 rows, two registers."""
+    shape = next((m for m in ins.mods if m in ("m8n8", "m8n16", "m16n16")), "")
+    fields = next((bits for m, bits in _FIELDS.items() if m in ins.mods), 0)
+    wanted = {"m8n8": "b16" in ins.mods, "m8n16": bool(fields) and "trans" not in ins.mods, "m16n16": "b8" in ins.mods and "trans" in ins.mods}
     registers = items(ins.ops[0])
+    if not wanted.get(shape) or (shape != "m8n16" and fields) or len(registers) != _number(ins) * (1 + (shape == "m16n16")) or len(registers) > 4:
+        raise e.fail()
     pointers = _rows(e, ins, ins.ops[1], len(registers))
-    for i, register in enumerate(registers):
-        rows = [e.let(f"load <4 x i32>, ptr {pointers[8 * i + r].s}, align 4", "i32") for r in range(8)]
-        value = concat(e, rows, "i32", 4)
+    rows = [e.let(f"load <4 x i32>, ptr {p.s}, align 4", "i32") for p in pointers]
+    values = [concat(e, rows[8 * i : 8 * i + 8], "i32", 4) for i in range(len(registers))]
+    if shape == "m16n16":
+        for i in range(0, len(values), 2):
+            both = ", ".join(f"i32 {k}" for k in range(2 * LANES))
+            v = values[i].ty
+            whole = e.let(f"shufflevector {v} {values[i].s}, {v} {values[i + 1].s}, <{2 * LANES} x i32> <{both}>", "i32").s
+            flat = e.let(f"bitcast <{2 * LANES} x i32> {whole} to <256 x i8>", "i8").s
+            for half in range(2):  # a register has four rows of column lane / 4, or of that and 8
+                picks = [(lane % 4 * 4 + k) * 16 + lane // 4 + 8 * half for lane in range(LANES) for k in range(4)]
+                turned = e.let(f"bitcast <128 x i8> {_bytes(e, flat, 256, picks)} to <{LANES} x i32>", "i32", True)
+                e.wr(registers[i + half], turned)
+        return
+    for register, value in zip(registers, values, strict=True):
+        if fields:
+            value = _spread_fields(e, value, fields)
         e.wr(register, transposed(e, value) if "trans" in ins.mods else value)
+
+
+_FIELDS = {"b4x16_p64": 4, "b6x16_p32": 6}
+
+
+def _number(ins: Ins) -> int:
+    return next((int(m[1:]) for m in ins.mods if m in ("x1", "x2", "x4")), 0)
 
 
 @emits
 def stmatrix(e: Context, ins: Ins) -> None:
-    if "m8n8" not in ins.mods or "b16" not in ins.mods:
-        raise e.fail()
     registers = items(ins.ops[1])
+    eights = "m16n8" in ins.mods and "b8" in ins.mods and "trans" in ins.mods
+    if not (eights or ("m8n8" in ins.mods and "b16" in ins.mods)) or len(registers) != _number(ins):
+        raise e.fail()
     pointers = _rows(e, ins, ins.ops[0], len(registers))
     for i, register in enumerate(registers):
         value = e.splat(e.rd_int(register, 32))
-        if "trans" in ins.mods:
+        if eights:  # the columns of 16 by 8 bytes, which lie as an mma's accumulators do
+            flat = e.let(f"bitcast {value.ty} {value.s} to <128 x i8>", "i8").s
+            picks = [(m % 8 * 4 + n // 2) * 4 + n % 2 + m // 8 * 2 for n in range(8) for m in range(16)]
+            value = e.let(f"bitcast <128 x i8> {_bytes(e, flat, 128, picks)} to <{LANES} x i32>", "i32", True)
+        elif "trans" in ins.mods:
             value = transposed(e, value)
         for r in range(8):
             index = ", ".join(f"i32 {4 * r + j}" for j in range(4))

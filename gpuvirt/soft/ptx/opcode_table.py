@@ -19,7 +19,7 @@ _COMPARE = f"{_INT_COMPARE} equ neu ltu leu gtu geu num nan"
 _SPACES = "global shared local const param shared::cta shared::cluster param::entry param::func"
 _ORDER = "weak relaxed acquire release acq_rel volatile mmio sc cta cluster gpu sys"
 _CACHE = "ca cg cs lu cv wb wt nc"
-_WGMMA = " ".join(f"m64n{n}k{k}" for k in (8, 16, 32, 256) for n in range(8, 257, 8))
+_WGMMA = " ".join(f"m64n{n}k{k}" for k in (8, 16, 32, 64, 256) for n in range(8, 257, 8))
 _SHAPES = "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 m16n8k256"
 _SELECT = "sat add"
 _GEOMETRY = "1d 2d 3d a1d a2d cube acube"
@@ -390,7 +390,7 @@ call                                 | returns | -     | always    | -      | - 
 mma                                  | first  | -      | always    | -      | warp     | -       | branched | -        | never
     mma:mma | a matrix product of the whole warp
     f16 bf16 tf32 f32 f64 s8 u8 s32 | sync aligned row col {_SHAPES} e4m3 e5m2 e2m1 e2m3 e3m2 s4 u4 b1 and xor popc satfinite kind::f8f6f4 sp \
-        sp::ordered_metadata
+        sp::ordered_metadata block_scale kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4 scale_vec::1X scale_vec::2X scale_vec::4X ue8m0 ue4m3
 wmma                                 | first  | -      | always    | -      | warp     | -       | branched | -        | never
   .store                             | none   | -      | -         | writes | warp     | -       | branched | -        | never
     wmma:wmma | loads, multiplies and stores matrix fragments
@@ -400,13 +400,13 @@ wgmma                                | none   | -      | -         | -      | wa
   .mma_async                         | updates | -     | always    | -      | warp     | -       | branched | -        | never
   .commit_group                      | none   | -      | -         | -      | -        | -       | masked   | -        | never
     wgmma:wgmma | a matrix product of four warps, of matrices in shared memory; .fence and .wait_group: they meet
-    f16 bf16 tf32 f32 s32 s8 u8 e4m3 e5m2 b1 | mma_async fence commit_group wait_group sync aligned satfinite and popc {_WGMMA}
+    f16 bf16 tf32 f32 s32 s8 u8 e4m3 e5m2 b1 | mma_async sp fence commit_group wait_group sync aligned satfinite and popc {_WGMMA}
 ldmatrix                             | first  | -      | always    | -      | warp     | -       | branched | -        | -
-    mma:ldmatrix | loads 8 x 8 matrices for mma
-    b16 | sync aligned m8n8 x1 x2 x4 trans shared shared::cta
+    mma:ldmatrix | loads matrices of 8 rows of 16 bytes for mma
+    b16 b8 | sync aligned m8n8 m8n16 m16n16 x1 x2 x4 trans shared shared::cta b8x16 b4x16_p64 b6x16_p32
 stmatrix                             | none   | -      | -         | writes | warp     | -       | branched | -        | -
-    mma:stmatrix | stores 8 x 8 matrices from mma's fragments
-    b16 | sync aligned m8n8 x1 x2 x4 trans shared shared::cta
+    mma:stmatrix | stores matrices of 8 rows of 16 bytes from mma's fragments
+    b16 b8 | sync aligned m8n8 m16n8 x1 x2 x4 trans shared shared::cta
 movmatrix                            | first  | -      | always    | -      | warp     | -       | masked   | -        | -
     mma:movmatrix | transposes an 8 x 8 matrix among lanes
     b16 | sync aligned m8n8 trans

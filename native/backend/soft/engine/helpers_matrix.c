@@ -32,10 +32,10 @@ static const char *piece(const struct matrix *m, uint64_t address) {
     return m->shared + (address ^ (row & (pieces - 1)) * PIECE);
 }
 
-/* Row-major: piece `half` (0 or 1) of a row. */
-static const char *piece_of_row(const struct matrix *m, uint32_t row, uint32_t half) {
-    uint64_t across = m->width == PIECE ? m->leading : PIECE;
-    return piece(m, m->start + row % 8 * m->width + row / 8 * m->stride + half * across);
+/* Row-major: 16 bytes of a row, counted by these. */
+static const char *piece_of_row(const struct matrix *m, uint32_t row, uint32_t number) {
+    uint32_t side = m->width / PIECE; /* side by side */
+    return piece(m, m->start + row % 8 * m->width + row / 8 * m->stride + number % side * PIECE + number / side * m->leading);
 }
 
 /* Column-major, of 16-bit elements: eight rows from `row` on, of one column. */
@@ -45,19 +45,20 @@ static const char *piece_of_column(const struct matrix *m, uint32_t row, uint32_
     return piece(m, m->start + row % rows * 2 + row / rows * along + column % 8 * m->width + column / 8 * across);
 }
 
-SOFT_EXPORT void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, uint32_t blocks, uint32_t transposed, void *out) {
+SOFT_EXPORT void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, uint32_t blocks, uint32_t pieces, uint32_t transposed,
+                                  void *out) {
     const struct matrix m = matrix_of(w, descriptor);
     char *to = out;
     for (uint32_t block = 0; block < blocks; block++)
-        for (uint32_t half = 0; half < 2; half++, to += 8 * PIECE) {
+        for (uint32_t number = 0; number < pieces; number++, to += 8 * PIECE) {
             uint32_t row = first + 8 * block;
             for (uint32_t i = 0; i < 8; i++) {
                 if (!transposed) {
-                    memcpy(to + i * PIECE, piece_of_row(&m, row + i, half), PIECE);
+                    memcpy(to + i * PIECE, piece_of_row(&m, row + i, number), PIECE);
                     continue;
                 }
                 uint16_t column[8];
-                memcpy(column, piece_of_column(&m, row, 8 * half + i), PIECE);
+                memcpy(column, piece_of_column(&m, row, 8 * number + i), PIECE);
                 for (uint32_t r = 0; r < 8; r++) memcpy(to + r * PIECE + 2 * i, &column[r], 2);
             }
         }

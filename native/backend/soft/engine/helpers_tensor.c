@@ -7,17 +7,25 @@
 
 #define SOFT_EXPORT __attribute__((visibility("default")))
 
-static uint32_t element_size(uint32_t type) {
-    static const uint8_t sizes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
-    return type < sizeof sizes ? sizes[type] : 0;
+/* What is copied as one: an element, or with elements of less than a byte 2 or 16 of them. In shared memory 16 of those may lie further apart. */
+struct unit {
+    uint8_t elements, size, shared_size; /* of which there are 1 << elements; bytes */
+};
+
+static struct unit unit_of(uint32_t type) {
+    static const struct unit units[] = {{0, 1, 1}, {0, 2, 2}, {0, 4, 4}, {0, 4, 4}, {0, 8, 8}, {0, 8, 8}, {0, 2, 2},  {0, 4, 4},
+                                        {0, 8, 8}, {0, 2, 2}, {0, 4, 4}, {0, 4, 4}, {0, 4, 4}, {1, 1, 1}, {4, 8, 16}, {4, 12, 16}};
+    return type < sizeof units / sizeof *units ? units[type] : (struct unit){0, 0, 0};
 }
 
 int soft_tensor_map_tiled(struct soft_tensor_map *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *dims, const uint64_t *strides,
                           const uint32_t *box, const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill) {
     static const uint32_t spans[] = {0, 32, 64, 128};
-    uint32_t size = element_size(type);
-    if (!size || !rank || rank > 5 || address % 16 || interleave || swizzle > 3 || fill > 1) return -1;
-    if (fill && type < SOFT_TENSOR_F16) return -1;
+    const struct unit unit = unit_of(type);
+    const uint32_t parts = (1u << unit.elements) - 1;
+    if (!unit.size || !rank || rank > 5 || address % 16 || interleave || swizzle > 3 || fill > 1) return -1;
+    if (fill && (type < SOFT_TENSOR_F16 || type > SOFT_TENSOR_TF32_FTZ)) return -1;
+    if ((dims[0] | box[0]) & parts || (parts && steps[0] != 1)) return -1;
     memset(map, 0, sizeof *map);
     *map = (struct soft_tensor_map){
         .magic = SOFT_TENSOR_MAGIC, .type = (uint8_t)type, .rank = (uint8_t)rank, .swizzle = (uint8_t)swizzle, .fill = (uint8_t)fill};
@@ -30,7 +38,7 @@ int soft_tensor_map_tiled(struct soft_tensor_map *map, uint32_t type, uint32_t r
         map->step[i] = (uint8_t)steps[i];
         if (i + 1 < rank) map->stride[i] = strides[i];
     }
-    uint32_t inner = box[0] * size;
+    uint32_t inner = (box[0] >> unit.elements) * unit.shared_size;
     if (inner % 16 || (swizzle && inner > spans[swizzle])) return -1;
     return 0;
 }
@@ -43,29 +51,30 @@ static uint64_t swizzled(uint64_t offset, uint32_t mode) {
 
 struct walk {
     const struct soft_tensor_map *map;
-    uint32_t size, count[5];
+    struct unit unit;
+    uint32_t count[5]; /* of units in the first dimension */
     int64_t at[5];
 };
 
 static uint32_t bad_map(const struct soft_tensor_map *map) {
-    return (uintptr_t)map % 64 || map->magic != SOFT_TENSOR_MAGIC || !map->rank || map->rank > 5 || !element_size(map->type);
+    return (uintptr_t)map % 64 || map->magic != SOFT_TENSOR_MAGIC || !map->rank || map->rank > 5 || !unit_of(map->type).size;
 }
 
-/* The address of an element of the box, or 0 outside of the tensor. */
+/* The address of a unit of the box, or 0 outside of the tensor. */
 static uint64_t global_of(const struct walk *k, const uint32_t *index) {
     uint64_t address = k->map->address;
     for (uint32_t i = 0; i < k->map->rank; i++) {
         int64_t x = k->at[i] + (int64_t)index[i] * k->map->step[i];
-        if (x < 0 || x > (int64_t)k->map->last[i]) return 0;
-        address += (uint64_t)x * (i ? k->map->stride[i - 1] : k->size);
+        if (x < 0 || x > (int64_t)(i ? k->map->last[i] : k->map->last[0] >> k->unit.elements)) return 0;
+        address += (uint64_t)x * (i ? k->map->stride[i - 1] : k->unit.size);
     }
     return address;
 }
 
 static void filled(void *to, uint32_t size, const struct soft_tensor_map *map) {
     static const uint64_t nan[9] = {[2] = 0x7FFF, [4] = 0x7FFFFFFF, [8] = 0x7FFFFFFFFFFFFFFF};
-    uint64_t value = map->fill ? nan[size] : 0;
-    memcpy(to, &value, size);
+    uint64_t value[2] = {map->fill ? nan[size] : 0}; /* none of the wider ones has NaNs */
+    memcpy(to, value, size);
 }
 
 static void flush(void *element) {
@@ -76,6 +85,7 @@ static void flush(void *element) {
 }
 
 static uint32_t reduce_type(uint32_t type) {
+    if (type > SOFT_TENSOR_TF32_FTZ) return 0xFF;
     static const uint8_t types[] = {0xFF,
                                     0xFF,
                                     SOFT_REDUCE_U32,
@@ -108,10 +118,11 @@ SOFT_EXPORT void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const stru
         soft_leave(r);
     }
     if ((uintptr_t)shared % 128) soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
-    struct walk k = {.map = map, .size = element_size(map->type), .at = {x0, x1, x2, x3, x4}};
+    struct walk k = {.map = map, .unit = unit_of(map->type), .at = {x0 >> unit_of(map->type).elements, x1, x2, x3, x4}};
     uint64_t total = 1;
     for (uint32_t i = 0; i < rank; i++) {
-        k.count[i] = (map->box[i] + map->step[i] - 1u) / map->step[i];
+        uint32_t box = i ? map->box[i] : map->box[0] >> k.unit.elements;
+        k.count[i] = (box + map->step[i] - 1u) / map->step[i];
         total *= k.count[i];
     }
     bool load = how == SOFT_TENSOR_LOAD, reduces = how >= SOFT_TENSOR_REDUCE;
@@ -123,28 +134,29 @@ SOFT_EXPORT void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const stru
     uint32_t index[5] = {0};
     uint64_t base = (uint64_t)(shared - (char *)w->shared);
     for (uint64_t n = 0; n < total; n++) {
-        char *here = (char *)w->shared + swizzled(base + n * k.size, map->swizzle);
+        char *here = (char *)w->shared + swizzled(base + n * k.unit.shared_size, map->swizzle);
         char *there = (char *)(uintptr_t)global_of(&k, index);
         if (reduces) {
             if (there) soft_reduce_element(there, here, how - SOFT_TENSOR_REDUCE, reduce_type(map->type));
         } else if (!load) {
-            if (there) memcpy(there, here, k.size);
+            if (there) memcpy(there, here, k.unit.size);
         } else if (there) {
-            memcpy(here, there, k.size);
+            memcpy(here, there, k.unit.size);
             if (flushes) flush(here);
         } else {
-            filled(here, k.size, map);
+            filled(here, k.unit.size, map);
         }
         for (uint32_t i = 0; i < rank && ++index[i] == k.count[i]; i++) index[i] = 0;
     }
-    if (mbarrier) soft_mbarrier(w, lane, SOFT_MBARRIER_COMPLETE, mbarrier, 0, (int64_t)(total * k.size));
+    if (mbarrier) soft_mbarrier(w, lane, SOFT_MBARRIER_COMPLETE, mbarrier, 0, (int64_t)(total * k.unit.size)); /* gaps are not counted */
 }
 
 /* tensormap.replace: one field of a map that the program builds in memory. */
 SOFT_EXPORT void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which,
                                      uint64_t value) {
     /* How the instruction numbers the types of elements, as a tensor map's creation does. */
-    static const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, SOFT_TENSOR_F32_FTZ, 8, SOFT_TENSOR_BF16, SOFT_TENSOR_TF32, SOFT_TENSOR_TF32_FTZ};
+    static const uint8_t types[] = {0,  1,  2, 3, 4, 5, 6, 7, SOFT_TENSOR_F32_FTZ, 8, SOFT_TENSOR_BF16, SOFT_TENSOR_TF32, SOFT_TENSOR_TF32_FTZ,
+                                    13, 14, 15};
     (void)lane;
     struct runner *r = soft_fiber_of(w)->block->runner;
     /* A program that builds a map from nothing begins with zeros, and replaces every field. */

@@ -221,10 +221,10 @@ enum {
 };
 void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_map *map, uint32_t field, uint32_t which, uint64_t value);
 
-/* wgmma: a matrix in the block's shared memory, as a matrix descriptor has it, 256 bits of each row: 8 * blocks of its rows (of its columns, where it is the right
- * factor), from number `first` on. For each eight of them `out` gets two pieces of 128 bytes: the first 128 bits of the eight rows, one row after the other, and
- * the second. `transposed`: the elements, of 16 bits, of a column lie side by side. */
-void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, uint32_t blocks, uint32_t transposed, void *out);
+/* wgmma: a matrix in the block's shared memory, as a matrix descriptor has it, `pieces` times 16 bytes of each row: 8 * blocks of its rows (of its columns, where it
+ * is the right factor), from number `first` on. For each eight of them `out` gets as many times 128 bytes: the first piece of the eight rows, one row after the
+ * other, then the second. `transposed`: the elements, of 16 bits, of a column lie side by side. */
+void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, uint32_t blocks, uint32_t pieces, uint32_t transposed, void *out);
 
 /* Textures and surfaces (texture.h) for the lanes of a warp. handles: of 32 lanes. rows: values of 32 lanes each, bits of u32, s32 or f32: the layer, then x, y, z; then
  * the level of detail, or three rows of d/dx and three of d/dy. what: the geometry (1, 2 or 3 dimensions, or a cube: 0 to 3), and bits; what of a texture from bit

@@ -23,8 +23,7 @@ struct soft_tensor_map {
 
 _Static_assert(sizeof(struct soft_tensor_map) == 128, "the size of a CUtensorMap");
 
-/* Makes a map with the arguments of cuTensorMapEncodeTiled; -1: they do not make sense, or ask for what is missing here (interleaving, the finer swizzles,
- * types of less than a byte). */
+/* Makes a map with the arguments of cuTensorMapEncodeTiled; -1: they do not make sense, or ask for what is missing here (interleaving, the finer swizzles). */
 __attribute__((visibility("default"))) int soft_tensor_map_tiled(struct soft_tensor_map *map, uint32_t type, uint32_t rank, uint64_t address,
                                                                  const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
                                                                  const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill);

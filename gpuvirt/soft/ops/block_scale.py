@@ -1,0 +1,80 @@
+"""Products of blocks with scales (mma with .block_scale): each 16 or 32 elements of a row of A, and of a column of B, have a factor of their own.
+
+The scales of rows g and g + 8 are in the first and the second lane of the pair of a quad that A's thread number names, those of column g in the lane
+of the quad that B's names; the byte number says at which byte of the register they begin.
+"""
+
+from __future__ import annotations
+
+from gpuvirt.soft.codegen.context import Context
+from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ops import fp8
+from gpuvirt.soft.ops.fragments import PACKED, Product, items, moved, multiply
+from gpuvirt.soft.ops.warp import permute
+from gpuvirt.soft.ptx.parser import Ins, Operand, Vec
+from gpuvirt.soft.ptx.types import LANES
+
+_VECTORS = {"scale_vec::1X": 1, "scale_vec::2X": 2, "scale_vec::4X": 4}
+# Of each kind: its k, the formats of its elements (None: any of 8, 6 and 4 bits, a byte each), the scales that it may have and their formats.
+_KINDS: dict[str, tuple[int, str | None, dict[int, tuple[str, ...]]]] = {
+    "kind::mxf8f6f4": (32, None, {1: ("ue8m0",)}),
+    "kind::mxf4": (64, "e2m1", {2: ("ue8m0",)}),
+    "kind::mxf4nvf4": (64, "e2m1", {2: ("ue8m0",), 4: ("ue4m3",)}),
+}
+
+
+def element_kind(e: Context, ins: Ins, k: int, a_kind: str, b_kind: str) -> str | None:
+    """How the elements lie, where that is not what their format says; refuses what is no such product."""
+    name, (wanted, only, vectors) = next((item for item in _KINDS.items() if item[0] in ins.mods), ("", (0, None, {})))
+    count = _count(ins, vectors)
+    if k != wanted or count not in vectors or ins.mods[-1] not in vectors[count] or (only and (a_kind, b_kind) != (only, only)) or len(ins.ops) != 8:
+        raise e.fail(name)
+    return PACKED if only else None
+
+
+def _count(ins: Ins, vectors: dict[int, tuple[str, ...]]) -> int:
+    """The scales of a row: said, or the only number that the kind has."""
+    return next((n for word, n in _VECTORS.items() if word in ins.mods), min(vectors, default=0))
+
+
+def _of_format(e: Context, code: Val, name: str) -> Val:
+    """A scale, in the low 8 bits of an i32, as a double."""
+    if name == "ue4m3":
+        half = fp8.decode(e, e.resize(e.band(code, e.const(0x7F, "i32")), "i16"), "e4m3")
+        return e.cast("fpext", half, "double")
+    bits = e.shl(e.add(e.resize(code, "i64"), e.const(1023 - 127, "i64")), e.const(52, "i64"))
+    return e.bitcast(e.select(e.icmp("eq", code, e.const(0xFF, "i32")), e.const(0x7FF8 << 48, "i64"), bits), "double")
+
+
+def _scales(e: Context, data: Operand, numbers: Operand, count: int, name: str, lanes: int) -> list[list[Val]]:
+    """The scales that every lane needs, for its rows g and g + 8 (`lanes` 2) or for its two columns (1): for each of them, one for each block."""
+    if not isinstance(numbers, Vec) or len(numbers.items) != 2:
+        raise e.fail("no byte and thread")
+    (word,) = items(data)
+    value = e.splat(e.rd_int(word, 32))
+    byte, thread = (e.band(e.rd_int(item, 32), e.const(3, "i32")) for item in numbers.items)
+    value = e.lshr(value, e.shl(byte, e.const(3, "i32")))
+    if lanes == 2:  # rows: of this lane's quad
+        first = e.add(e.lanes([lane // 4 * 4 for lane in range(LANES)], "i32"), e.shl(thread, e.const(1, "i32")))
+        words = [permute(e, value, e.band(e.add(first, e.const(half, "i32")), e.const(31, "i32"))) for half in range(2)]
+    else:  # columns 2t and 2t + 1: of the quads with these numbers
+        column = permute(e, value, e.band(e.add(e.lanes([lane // 4 * 4 for lane in range(LANES)], "i32"), thread), e.const(31, "i32")))
+        words = [moved(e, column, [(lane % 4 * 2 + odd) * 4 for lane in range(LANES)]) for odd in range(2)]
+    return [[_of_format(e, e.band(e.lshr(word, e.const(8 * block, "i32")), e.const(0xFF, "i32")), name) for block in range(count)] for word in words]
+
+
+def scaled(e: Context, ins: Ins, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
+    """The sums of 16 by 8 with the product added: of each block the sum of its products, times both scales."""
+    vectors = next(vectors for name, (_, _, vectors) in _KINDS.items() if name in ins.mods)
+    count, name = _count(ins, vectors), ins.mods[-1]
+    rows = _scales(e, ins.ops[4], ins.ops[5], count, name, 2)
+    columns = _scales(e, ins.ops[6], ins.ops[7], count, name, 1)
+    size = p.k // count
+    for block in range(count):
+        zeros = [e.splat(e.fconst(0.0, "float")) for _ in total]
+        parts = multiply(e, p, zeros, a_regs, b_regs, range(block * size, (block + 1) * size))
+        for i, part in enumerate(parts):
+            # In double, which has room for the product of any two scales.
+            product = e.fmul(e.cast("fpext", part, "double"), e.fmul(rows[i // 2][block], columns[i % 2][block]))
+            total[i] = e.cast("fptrunc", e.fadd(e.cast("fpext", total[i], "double"), product), "float")
+    return total
