@@ -129,6 +129,9 @@ struct gv_tensor_map {
     uint32_t type, rank, interleave, swizzle, promotion, fill;
     uint64_t address, dims[5], strides[5]; /* rank - 1 strides, bytes */
     uint32_t box[5], steps[5];
+    /* Of cuTensorMapEncodeIm2col, which has no box: channels of a pixel (0: the map is a tiled one), pixels of a column, and where the box of pixels begins and ends. */
+    uint32_t channels, pixels;
+    int32_t lower[3], upper[3];
 };
 
 /* The inputs of a link. */

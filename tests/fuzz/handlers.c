@@ -240,7 +240,7 @@ int fuzz_reference_surface(struct gv_module *m, const char *name, struct gv_arra
     return (void)m, (void)array, look_at(name, strlen(name)), answer();
 }
 int fuzz_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
-    if (!wanted->rank || wanted->rank > 5) abort();
+    if (!wanted->rank || wanted->rank > 5 || (wanted->channels && wanted->rank < 3)) abort();
     return (void)c, memset(map, 1, 128), answer();
 }
 int fuzz_tensor_map_address(struct gv_context *c, void *map, uint64_t address) { return (void)c, memcpy(map, &address, 8), answer(); }

@@ -94,7 +94,7 @@ def _wait(e: Context, ins: Ins) -> None:
 @emits
 def cp(e: Context, ins: Ins) -> None:
     mods = ins.mods
-    if not {"async"} <= set(mods) or "im2col" in mods or any(m.startswith(("im2col::", "tile::")) for m in mods):
+    if not {"async"} <= set(mods) or any(m.startswith(("im2col::", "tile::")) for m in mods):
         raise e.fail()
     if "commit_group" in mods or "wait_group" in mods or "wait_all" in mods or "prefetch" in mods:
         return
@@ -205,7 +205,15 @@ def _tensor(e: Context, ins: Ins) -> None:
         how = _TENSOR_REDUCE + _REDUCE[next(m for m in ins.mods if m in _REDUCE)]
     barrier = _barrier_of(e, ins, ins.ops[2] if load else None)
     shared = lanes_of(e, ins, memory, "shared")
-    each_lane(e, "soft_tensor_copy", "", [place, shared, e.const(how, "i32"), e.const(rank, "i32"), barrier, *at, _ranks(e, ins, 3)])
+    arguments = [place, shared, e.const(how, "i32"), e.const(rank, "i32"), barrier, *at]
+    if {"im2col", "im2col_no_offs"}.isdisjoint(ins.mods):
+        each_lane(e, "soft_tensor_copy", "", [*arguments, _ranks(e, ins, 3)])
+        return
+    offsets = ins.ops[3] if load and len(ins.ops) > 3 else Vec(())
+    if rank < 3 or load == ("im2col_no_offs" in ins.mods) or not isinstance(offsets, Vec) or len(offsets.items) != (rank - 2 if load else 0):
+        raise e.fail("offsets")
+    parts = [e.rd_int(o, 32) for o in offsets.items] + [e.const(0, "i32")] * (3 - len(offsets.items))
+    each_lane(e, "soft_tensor_im2col", "", [*arguments, *parts, _ranks(e, ins, 4)])
 
 
 @emits

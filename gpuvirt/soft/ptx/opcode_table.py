@@ -461,7 +461,7 @@ cp                                   | none   | -      | -         | writes | - 
     async_copy:cp | copies (.async, .bulk, .tensor); what is asynchronous on a GPU is done at once
     b32 b64 u32 s32 u64 s64 f16 bf16 f32 f64 | async ca cg global shared shared::cta shared::cluster commit_group wait_group wait_all bulk \
         tensor reduce mbarrier arrive noinc b64 mbarrier::complete_tx::bytes bulk_group prefetch L2 tile 1d 2d 3d 4d 5d read multicast::cluster \
-        cp_mask add min max and or xor inc dec noftz
+        im2col im2col_no_offs cp_mask add min max and or xor inc dec noftz
 tensormap                            | none   | -      | -         | writes | -        | -       | branched | -        | -
     async_copy:tensormap | changes a tensor map
     b32 b64 | replace tile cp_fenceproxy global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout \

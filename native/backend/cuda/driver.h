@@ -120,6 +120,9 @@
     F(tensor_map, cuTensorMapEncodeTiled,                                                                                                         \
       (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,    \
        CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                               \
+    F(tensor_map_im2col, cuTensorMapEncodeIm2col,                                                                                                 \
+      (CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const int *, const int *, cuuint32_t,      \
+       cuuint32_t, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill))               \
     F(tensor_map_address, cuTensorMapReplaceAddress, (CUtensorMap *, void *))
 
 struct driver {

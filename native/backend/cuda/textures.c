@@ -54,7 +54,12 @@ int cuda_texture_destroy(struct gv_context *c, uint64_t object) {
 int cuda_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
     CUtensorMap made;
     int status = cuda_enter(c);
-    if (!status)
+    if (!status && wanted->channels)
+        status = c->b->driver.tensor_map_im2col(&made, (CUtensorMapDataType)wanted->type, wanted->rank, (void *)(uintptr_t)wanted->address,
+                                                wanted->dims, wanted->strides, wanted->lower, wanted->upper, wanted->channels, wanted->pixels,
+                                                wanted->steps, (CUtensorMapInterleave)wanted->interleave, (CUtensorMapSwizzle)wanted->swizzle,
+                                                (CUtensorMapL2promotion)wanted->promotion, (CUtensorMapFloatOOBfill)wanted->fill);
+    else if (!status)
         status = c->b->driver.tensor_map(&made, (CUtensorMapDataType)wanted->type, wanted->rank, (void *)(uintptr_t)wanted->address, wanted->dims,
                                          wanted->strides, wanted->box, wanted->steps, (CUtensorMapInterleave)wanted->interleave,
                                          (CUtensorMapSwizzle)wanted->swizzle, (CUtensorMapL2promotion)wanted->promotion,

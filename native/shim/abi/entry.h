@@ -41,7 +41,7 @@ struct entry_symbol {
 };
 extern const struct entry_symbol entry_symbols[];
 
-#define ENTRY_MAX_PARAMS 12
+#define ENTRY_MAX_PARAMS 15
 
 /* A call that is being traced. */
 struct entry_call {

@@ -27,6 +27,33 @@ CASE(tiled, "cuTensorMapEncodeTiled") {
     REFUSED(encode(&small, static_cast<char *>(address) + 1, small_box), CUDA_ERROR_INVALID_VALUE); // not aligned
 }
 
+// Columns of pixels: of images of 8 x 8 pixels with 16 channels.
+CASE(im2col, "cuTensorMapEncodeIm2col") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 9);
+    CUdeviceptr memory = allocate(2 * 64 * 16 * 4);
+    alignas(64) CUtensorMap few = garbage<CUtensorMap>(), again, many = garbage<CUtensorMap>();
+    std::memset(&again, 0x3c, sizeof again);
+    const cuuint64_t sizes[] = {16, 8, 8, 2}, pitches[] = {64, 512, 4096};
+    const cuuint32_t steps[] = {1, 1, 1, 1};
+    const int lower[] = {-1, -1}, upper[] = {-1, -1}, far[] = {-1000, -1};
+    auto encode = [&](CUtensorMap *map, void *address, cuuint32_t rank, const int *corner, cuuint32_t channels, cuuint32_t pixels) {
+        return cuTensorMapEncodeIm2col(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, rank, address, sizes, pitches, corner, upper, channels, pixels, steps,
+                                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    };
+    void *address = reinterpret_cast<void *>(memory);
+    CHECK(encode(&few, address, 4, lower, 8, 16));
+    CHECK(encode(&again, address, 4, lower, 8, 16));
+    CHECK(encode(&many, address, 4, lower, 8, 64));
+    EXPECT(std::memcmp(&few, &again, sizeof few) == 0 && std::memcmp(&few, &many, sizeof few) != 0);
+    REFUSED(encode(nullptr, address, 4, lower, 8, 16), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(encode(&few, address, 2, lower, 8, 16), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(encode(&few, address, 4, lower, 8, 1025), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(encode(&few, address, 4, lower, 257, 16), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(encode(&few, address, 4, far, 8, 16), CUDA_ERROR_INVALID_VALUE);                            // corners have few bits
+    REFUSED(encode(&few, static_cast<char *>(address) + 1, 4, lower, 8, 16), CUDA_ERROR_INVALID_VALUE); // not aligned
+}
+
 // The map of a tensor at one address becomes that of the same tensor at another.
 CASE(moved, "cuTensorMapReplaceAddress") {
     NEEDS(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) >= 9);

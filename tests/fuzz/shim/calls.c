@@ -463,6 +463,11 @@ static void tensor_map(void) {
     void *at = (void *)(uintptr_t)(*some_memory() & ~15ull);
     good(CALL(cuTensorMapEncodeTiled, &place.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, at, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    cuuint64_t images[] = {16, 8, 8, 2}, pitches[] = {64, 512, 4096};
+    cuuint32_t one[] = {1, 1, 1, 1};
+    const int corner[] = {0, 0};
+    good(CALL(cuTensorMapEncodeIm2col, &place.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, at, images, pitches, corner, corner, 8, 16, one,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
     for (size_t i = 0; i < sizeof place.canary; i++)
         if (place.canary[i] != 0x33) violation("a tensor map went past its 128 bytes");
 }

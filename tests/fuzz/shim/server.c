@@ -450,6 +450,7 @@ static void handle(const struct gv_record *r) {
         REPLY(texture_create, r, a);
         return;
     }
+    case GV_OP_TENSOR_MAP_IM2COL: /* is answered alike */
     case GV_OP_TENSOR_MAP: {
         static const uint8_t map[128] = {7};
         struct gv_reply_tensor_map a = {.map = map, .map_size = sizeof map};

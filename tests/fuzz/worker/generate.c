@@ -207,11 +207,15 @@ static void launches(struct model *m) {
     step_set(&s, "kernel", !m->sound && one_in(m->r, 6) ? chance(m->r, 5) : second);
     for (const char *const *f = (const char *const[]){"grid.0", "grid.1", "grid.2", "block.0", "block.1", "block.2", NULL}; *f; f++)
         step_set(&s, *f, 1);
-    step_set(&s, "grid.0", 1 + chance(m->r, 4));
+    const uint64_t blocks = 1 + chance(m->r, 4);
+    step_set(&s, "grid.0", blocks);
     step_set(&s, "block.0", 1 + chance(m->r, 100));
     step_set(&s, "shared", second ? chance(m->r, 2000) : 0);
     step_set(&s, "cooperative", one_in(m->r, 4));
-    if (one_in(m->r, 8)) step_set(&s, "cluster", chance(m->r, 1 << 16)), step_set(&s, "preferred_cluster", chance(m->r, 1 << 16));
+    if (one_in(m->r, 8)) {
+        step_set(&s, "cluster", m->sound ? (one_in(m->r, 2) ? blocks : 1) | 1 << 10 | 1 << 20 : chance(m->r, 1 << 16)); /* wire/cluster_dims.h */
+        step_set(&s, "preferred_cluster", chance(m->r, 1 << 16));
+    }
     if (!second) *step_blob(&s, "params") = (struct blob){.kind = BLOB_PARAMS, .size = 16, .seed = 50, .at = {BASE_ADDRESS, (uint8_t)slot, 4096}};
     add(m, &s);
 }
@@ -459,6 +463,22 @@ static void tensor_maps(struct model *m) {
     *step_blob(&s, "box") = (struct blob){.kind = BLOB_WORDS, .size = rank, .at.number = 4};
     *step_blob(&s, "steps") = (struct blob){.kind = BLOB_WORDS, .size = rank, .at.number = 1};
     add(m, &s);
+    if (!m->sound || rank > 2) {
+        struct step columns = step_new("tensor_map_im2col");
+        uint32_t pixels = rank > 2 ? rank - 2 : 1; /* dimensions of them */
+        columns.context = 1;
+        step_set(&columns, "type", 7);
+        step_set(&columns, "rank", rank);
+        step_set(&columns, "channels", m->sound || chance(m->r, 4) ? 4 : 0);
+        step_set(&columns, "pixels", 8);
+        at(&columns, "address", BASE_ADDRESS, 0, 0);
+        *step_blob(&columns, "dims") = (struct blob){.kind = BLOB_WORDS, .size = rank, .seed = 1, .at.number = 64};
+        *step_blob(&columns, "strides") = (struct blob){.kind = BLOB_WORDS, .size = rank - 1, .seed = 1, .at.number = 4096};
+        *step_blob(&columns, "lower") = (struct blob){.kind = BLOB_WORDS, .size = pixels, .at.number = 0};
+        *step_blob(&columns, "upper") = (struct blob){.kind = BLOB_WORDS, .size = pixels, .at.number = 0};
+        *step_blob(&columns, "steps") = (struct blob){.kind = BLOB_WORDS, .size = rank, .at.number = 1};
+        add(m, &columns);
+    }
     if (m->sound) return;
     struct step moved = step_new("tensor_map_address"); /* of a map that is none, or has not its size */
     moved.context = 1;

@@ -401,12 +401,13 @@ static void answer(struct session_reply *reply) {
     }
     /* A map is what it was asked for, so that others differ. */
     case GV_OP_TENSOR_MAP:
+    case GV_OP_TENSOR_MAP_IM2COL:
     case GV_OP_TENSOR_MAP_ADDRESS: {
         static _Thread_local unsigned char map[128];
         memset(map, 0, sizeof map);
         for (uint32_t i = 0; i < record.size; i++)
             map[i % sizeof map] = (unsigned char)(31 * map[i % sizeof map] + ((const unsigned char *)record.body)[i] + i);
-        struct gv_reply_tensor_map r = {.map = map, .map_size = sizeof map}; /* the other's has the same form */
+        struct gv_reply_tensor_map r = {.map = map, .map_size = sizeof map}; /* the others' have the same form */
         reply->status = fake.map_status;
         gv_reply_tensor_map_encode(&r, body);
         reply->body_size = (uint32_t)gv_reply_tensor_map_size(&r);

@@ -207,6 +207,10 @@ enum { SOFT_TENSOR_LOAD, SOFT_TENSOR_STORE, SOFT_TENSOR_REDUCE };
 struct soft_tensor_map;
 void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
                       void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4, uint32_t ranks);
+/* Columns of pixels (cp.async.bulk.tensor with .im2col): of `pixels` pixels from x1, x2, x3 on the channels from x0 on, all at the offsets o0, o1, o2 from there. */
+void soft_tensor_im2col(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
+                        void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4, uint32_t o0, uint32_t o1, uint32_t o2,
+                        uint32_t ranks);
 enum {
     SOFT_TENSOR_ADDRESS,
     SOFT_TENSOR_RANK,

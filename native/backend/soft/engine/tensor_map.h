@@ -15,10 +15,13 @@ struct soft_tensor_map {
     uint64_t address;
     uint32_t last[5]; /* the last index of each dimension */
     uint16_t box[5];
-    uint8_t step[5]; /* of the elements taken, in the tensor */
-    uint8_t pad;
+    uint8_t step[5];    /* of the elements taken, in the tensor */
+    uint8_t im2col;     /* 1: columns of pixels, not boxes */
     uint64_t stride[4]; /* bytes from one index to the next, of the dimensions after the first */
-    uint64_t rest[5];
+    /* im2col: channels of a pixel, pixels of a column; pixels lie from `lower` on to the dimension's end and `upper` */
+    uint16_t channels, pixels;
+    int16_t lower[3], upper[3];
+    uint64_t rest[3];
 };
 
 _Static_assert(sizeof(struct soft_tensor_map) == 128, "the size of a CUtensorMap");
@@ -27,5 +30,15 @@ _Static_assert(sizeof(struct soft_tensor_map) == 128, "the size of a CUtensorMap
 __attribute__((visibility("default"))) int soft_tensor_map_tiled(struct soft_tensor_map *map, uint32_t type, uint32_t rank, uint64_t address,
                                                                  const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
                                                                  const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill);
+
+/* What makes a map one of cuTensorMapEncodeIm2col. */
+struct soft_pixels {
+    uint32_t channels, count;
+    int32_t lower[3], upper[3];
+};
+/* The same with the arguments of that function. */
+__attribute__((visibility("default"))) int soft_tensor_map_im2col(struct soft_tensor_map *map, uint32_t type, uint32_t rank, uint64_t address,
+                                                                  const uint64_t *dims, const uint64_t *strides, const struct soft_pixels *pixels,
+                                                                  const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill);
 
 #endif

@@ -203,6 +203,16 @@ void soft_textures_restore(struct gv_context *c, struct gv_image_in *in) {
 
 int soft_tensor_map(struct gv_context *c, const struct gv_tensor_map *wanted, void *map) {
     (void)c;
+    if (wanted->channels) {
+        const struct soft_pixels pixels = {.channels = wanted->channels,
+                                           .count = wanted->pixels,
+                                           .lower = {wanted->lower[0], wanted->lower[1], wanted->lower[2]},
+                                           .upper = {wanted->upper[0], wanted->upper[1], wanted->upper[2]}};
+        return soft_tensor_map_im2col(map, wanted->type, wanted->rank, wanted->address, wanted->dims, wanted->strides, &pixels, wanted->steps,
+                                      wanted->interleave, wanted->swizzle, wanted->fill)
+                   ? CUDA_ERROR_INVALID_VALUE
+                   : 0;
+    }
     return soft_tensor_map_tiled(map, wanted->type, wanted->rank, wanted->address, wanted->dims, wanted->strides, wanted->box, wanted->steps,
                                  wanted->interleave, wanted->swizzle, wanted->fill)
                ? CUDA_ERROR_INVALID_VALUE
