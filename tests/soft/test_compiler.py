@@ -253,3 +253,14 @@ def test_the_same_text_makes_the_same_ir_in_every_process() -> None:
         for seed in ("1", "2", "3")
     }
     assert len(made) == 1 and all(f"f.{name}" in next(iter(made)) for name in names)
+
+
+def test_vectors_of_registers() -> None:
+    """Declared as one, in an inner scope too; named by their parts, or as a whole where an instruction takes a vector."""
+    text = HEAD + """.visible .entry k(.param .u64 o) { .reg .b32 %r<4>; .reg .b64 %q<3>; .reg .v4 .u32 all, other<2>; ld.param.u64 %q0, [o];
+    mov.u32 all.x, 1; mov.u32 all.g, 2; add.u32 all.z, all.x, all.y; mov.u32 all.w, 9; st.global.v4.u32 [%q0], all;
+    { .reg .v2 .u32 all; mov.u32 all.r, 7; mov.u32 all.y, 8; mov.b64 %q1, {all.x, all.g}; st.global.u64 [%q0+16], %q1; }
+    ld.global.v4.u32 other1, [%q0]; st.global.u32 [%q0+24], other1.b; st.global.u32 [%q0+28], all.a; ret; }"""
+    out = np.zeros(8, np.uint32)
+    Kernels(text).launch("k", 1, 1, out)
+    assert out.tolist() == [1, 2, 3, 9, 7, 8, 3, 9]

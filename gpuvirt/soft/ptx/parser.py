@@ -203,6 +203,7 @@ class _Parser:
         self.cache: dict[str, Operand] = {}
         self.current: list[Ins] = []
         self.fixups: list[tuple[Ins, int]] = []
+        self.vectors: dict[str, Vec] = {}  # of registers, by unique name
 
     # Names -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class _Parser:
             return self.operand(text[1:-1])
         unique = self.lookup(text)
         if unique is not None:
-            return Reg(unique) if unique in self.body.regs else Sym(unique, 0)
+            return self.vectors.get(unique) or (Reg(unique) if unique in self.body.regs else Sym(unique, 0))
         if first == "%":
             base = text.split(".")[0]
             if base in SPECIALS or base.startswith(("%envreg", "%pm")):
@@ -523,20 +524,33 @@ class _Parser:
         else:
             raise BadPtx(f"unknown directive '{text[:60]}'")
 
+    def register(self, name: str, kind: Type, parts: int) -> None:
+        """Declares a register, or a vector of them, each of which has two names."""
+        if parts == 1:
+            self.body.regs[self.declare(name)] = kind
+            return
+        found = []
+        for place, colour in list(zip("xyzw", "rgba", strict=True))[:parts]:
+            unique = self.declare(f"{name}.{place}")
+            self.scopes[-1][f"{name}.{colour}"] = unique
+            self.body.regs[unique] = kind
+            found.append(Reg(unique))
+        self.vectors[self.declare(name)] = Vec(tuple(found))
+
     def reg(self, text: str) -> None:
-        match = re.match(r"\.reg\s*(?:\.v[248]\s*)?\.(\w+)\s+(.*)$", text, re.S)
-        if not match or match.group(1) not in TYPES:
+        match = re.match(r"\.reg\s*(?:\.v([24])\s*)?\.(\w+)\s+(.*)$", text, re.S)
+        if not match or match.group(2) not in TYPES:
             raise BadPtx(f"cannot read the register declaration '{text[:60]}'")
-        kind = TYPES[match.group(1)]
-        for piece in match.group(2).split(","):
+        kind, parts = TYPES[match.group(2)], int(match.group(1) or 1)
+        for piece in match.group(3).split(","):
             family = re.match(r"\s*(.*?)<\s*(\d+)\s*>\s*$", piece)
             if family:
                 if len(family.group(2)) > 7 or len(self.body.regs) + int(family.group(2)) > MOST_REGISTERS:
                     raise BadPtx(f"more than {MOST_REGISTERS} registers in one function ('{text[:60]}')")
                 for n in range(int(family.group(2))):
-                    self.body.regs[self.declare(f"{family.group(1)}{n}")] = kind
+                    self.register(f"{family.group(1)}{n}", kind, parts)
             else:
-                self.body.regs[self.declare(piece.strip())] = kind
+                self.register(piece.strip(), kind, parts)
         self.cache = {}
 
 
