@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ops import fp8
-from gpuvirt.soft.ops.fragments import PACKED, Product, items, moved, multiply
+from gpuvirt.soft.ops.fragments import PACKED, Product, elements, items, moved, multiply, out_of_line
 from gpuvirt.soft.ops.warp import permute
 from gpuvirt.soft.ptx.parser import Ins, Operand, Vec
 from gpuvirt.soft.ptx.types import LANES
@@ -46,35 +46,47 @@ def _of_format(e: Context, code: Val, name: str) -> Val:
     return e.bitcast(e.select(e.icmp("eq", code, e.const(0xFF, "i32")), e.const(0x7FF8 << 48, "i64"), bits), "double")
 
 
-def _scales(e: Context, data: Operand, numbers: Operand, count: int, name: str, lanes: int) -> list[list[Val]]:
-    """The scales that every lane needs, for its rows g and g + 8 (`lanes` 2) or for its two columns (1): for each of them, one for each block."""
+def _words(e: Context, data: Operand, numbers: Operand, lanes: int) -> list[Val]:
+    """The words of scales that every lane needs, from their lowest byte on: of its rows g and g + 8 (`lanes` 2), or of its two columns (1)."""
     if not isinstance(numbers, Vec) or len(numbers.items) != 2:
         raise e.fail("no byte and thread")
     (word,) = items(data)
     value = e.splat(e.rd_int(word, 32))
     byte, thread = (e.band(e.rd_int(item, 32), e.const(3, "i32")) for item in numbers.items)
     value = e.lshr(value, e.shl(byte, e.const(3, "i32")))
+    quads = e.lanes([lane // 4 * 4 for lane in range(LANES)], "i32")
     if lanes == 2:  # rows: of this lane's quad
-        first = e.add(e.lanes([lane // 4 * 4 for lane in range(LANES)], "i32"), e.shl(thread, e.const(1, "i32")))
-        words = [permute(e, value, e.band(e.add(first, e.const(half, "i32")), e.const(31, "i32"))) for half in range(2)]
-    else:  # columns 2t and 2t + 1: of the quads with these numbers
-        column = permute(e, value, e.band(e.add(e.lanes([lane // 4 * 4 for lane in range(LANES)], "i32"), thread), e.const(31, "i32")))
-        words = [moved(e, column, [(lane % 4 * 2 + odd) * 4 for lane in range(LANES)]) for odd in range(2)]
-    return [[_of_format(e, e.band(e.lshr(word, e.const(8 * block, "i32")), e.const(0xFF, "i32")), name) for block in range(count)] for word in words]
+        first = e.add(quads, e.shl(thread, e.const(1, "i32")))
+        return [permute(e, value, e.band(e.add(first, e.const(half, "i32")), e.const(31, "i32"))) for half in range(2)]
+    column = permute(e, value, e.band(e.add(quads, thread), e.const(31, "i32")))
+    return [moved(e, column, [(lane % 4 * 2 + odd) * 4 for lane in range(LANES)]) for odd in range(2)]  # columns 2t and 2t + 1
 
 
-def scaled(e: Context, ins: Ins, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]]) -> list[Val]:
-    """The sums of 16 by 8 with the product added: of each block the sum of its products, times both scales."""
-    vectors = next(vectors for name, (_, _, vectors) in _KINDS.items() if name in ins.mods)
-    count, name = _count(ins, vectors), ins.mods[-1]
-    rows = _scales(e, ins.ops[4], ins.ops[5], count, name, 2)
-    columns = _scales(e, ins.ops[6], ins.ops[7], count, name, 1)
+def _scaled(e: Context, p: Product, count: int, name: str, total: list[Val], a_raw: list[Val], b_raw: list[Val], words: list[Val]) -> list[Val]:
+    """Of each block the sum of its products, times both scales."""
+    a_regs, b_regs = [elements(e, r, p.a_kind) for r in a_raw], [elements(e, r, p.b_kind) for r in b_raw]
+    total = list(total)
     size = p.k // count
     for block in range(count):
         zeros = [e.splat(e.fconst(0.0, "float")) for _ in total]
         parts = multiply(e, p, zeros, a_regs, b_regs, range(block * size, (block + 1) * size))
+        scales = [_of_format(e, e.band(e.lshr(word, e.const(8 * block, "i32")), e.const(0xFF, "i32")), name) for word in words]
         for i, part in enumerate(parts):
             # In double, which has room for the product of any two scales.
-            product = e.fmul(e.cast("fpext", part, "double"), e.fmul(rows[i // 2][block], columns[i % 2][block]))
+            product = e.fmul(e.cast("fpext", part, "double"), e.fmul(scales[i // 2], scales[2 + i % 2]))
             total[i] = e.cast("fptrunc", e.fadd(e.cast("fpext", total[i], "double"), product), "float")
     return total
+
+
+def product(e: Context, ins: Ins, p: Product, total: list[Val], a_raw: list[Val], b_raw: list[Val]) -> list[Val]:
+    """The sums of 16 by 8 with the product added, from the registers as they are."""
+    vectors = next(vectors for name, (_, _, vectors) in _KINDS.items() if name in ins.mods)
+    count, form = _count(ins, vectors), ins.mods[-1]
+    words = [*_words(e, ins.ops[4], ins.ops[5], 2), *_words(e, ins.ops[6], ins.ops[7], 1)]
+    sums, left = len(total), len(a_raw)
+
+    def make(values: list[Val]) -> list[Val]:
+        return _scaled(e, p, count, form, values[:sums], values[sums : sums + left], values[sums + left : -4], values[-4:])
+
+    name = f'"scaled.{p.k}.{p.a_kind}.{p.b_kind}.{count}.{form}"'
+    return out_of_line(e, name, [*total, *a_raw, *b_raw, *words], sums, make)

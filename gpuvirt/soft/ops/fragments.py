@@ -8,6 +8,7 @@ columns 2t, 2t + 1. So, for one k, all that every lane needs of A and B is one r
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuvirt.soft.codegen.context import Context
@@ -135,3 +136,31 @@ def multiply_bits(e: Context, rows: int, op: str, total: list[Val], a_regs: list
             for i in range(2 * rows):
                 total[i] = e.add(total[i], e.intrinsic("ctpop", e.op(op, a[i // 2], b[i % 2])))
     return total
+
+
+def out_of_line(e: Context, name: str, inputs: list[Val], results: int, make: Callable[[list[Val]], list[Val]]) -> list[Val]:
+    """What `make` makes of the inputs, registers of all lanes of 32 bits each, in a function @NAME: the first `results` of them are replaced.
+
+    Inputs and results go through memory. A kernel with a hundred products has them in one block, where LLVM takes the square of their number.
+    """
+    size = 4 * LANES
+    memory = e.once(f"out_of_line.{len(inputs)}", f"alloca [{len(inputs) * size} x i8], align 64", "ptr")
+    types = [v.t for v in inputs]
+    for i, value in enumerate(inputs):
+        v = e.splat(value)
+        e.emit(f"store {v.ty} {v.s}, ptr {e.offset(memory, i * size).s}, align 64")
+
+    def at(place: Val, i: int) -> Val:
+        return e.let(f"load <{LANES} x {types[i]}>, ptr {e.offset(place, i * size).s}, align 64", types[i], True)
+
+    def function() -> str:
+        place = Val("%memory", "ptr")
+        with e.aside() as lines:
+            for i, value in enumerate(make([at(place, i) for i in range(len(inputs))])):
+                e.emit(f"store {value.ty} {value.s}, ptr {e.offset(place, i * size).s}, align 64")
+        body = "\n".join(lines)
+        return f"define internal void @{name}(ptr %memory) #1 {{\n{body}\n  ret void\n}}"
+
+    e.m.helper(name, function)
+    e.emit(f"call void @{name}(ptr {memory.s})")
+    return [at(memory, i) for i in range(results)]

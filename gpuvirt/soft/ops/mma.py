@@ -57,13 +57,12 @@ def mma(e: Context, ins: Ins) -> None:
     if many and not thin and not scales:
         write_accumulators(e, ins.ops[0], d_kind, _call(e, product, total, a_raw, b_raw))
         return
-    a_regs, b_regs = [elements(e, r, a_kind) for r in a_raw], [elements(e, r, b_kind) for r in b_raw]
     if thin:
-        total = sparse.multiply(e, product, total, a_regs, b_regs, e.rd_int(ins.ops[4], 32), ins.ops[5])
+        total = sparse.product(e, product, total, a_raw, b_raw, e.rd_int(ins.ops[4], 32), ins.ops[5])
     elif scales:
-        total = block_scale.scaled(e, ins, product, total, a_regs, b_regs)
+        total = block_scale.product(e, ins, product, total, a_raw, b_raw)
     else:
-        total = multiply(e, product, total, a_regs, b_regs)
+        total = multiply(e, product, total, [elements(e, r, a_kind) for r in a_raw], [elements(e, r, b_kind) for r in b_raw])
     write_accumulators(e, ins.ops[0], d_kind, total)
 
 

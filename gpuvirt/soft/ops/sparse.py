@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.ops.fragments import ELEMENT_BITS, Product, accumulate, moved
+from gpuvirt.soft.ops.fragments import ELEMENT_BITS, Product, accumulate, elements, moved, out_of_line
 from gpuvirt.soft.ptx.parser import Imm, Operand
 from gpuvirt.soft.ptx.types import LANES
 
@@ -74,3 +74,17 @@ def multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], 
                 at = 2 * row + odd
                 total[at] = accumulate(e, a, b, total[at], p.saturate)
     return total
+
+
+def product(e: Context, p: Product, total: list[Val], a_raw: list[Val], b_raw: list[Val], word: Val, selector: Operand) -> list[Val]:
+    """The same from the registers as they are."""
+    sums, left = len(total), len(a_raw)
+
+    def make(values: list[Val]) -> list[Val]:
+        a, b = values[sums : sums + left], values[sums + left : -1]
+        return multiply(e, p, values[:sums], [elements(e, r, p.a_kind) for r in a], [elements(e, r, p.b_kind) for r in b], values[-1], selector)
+
+    Metadata(e, p, e.const(0, "i32"), selector)  # refuses a selector that there is not
+    number = selector.value if isinstance(selector, Imm) else 0
+    name = f'"sparse.{p.k}.{p.a_kind}.{p.b_kind}.{int(p.saturate)}.{number}.{total[0].t}"'
+    return out_of_line(e, name, [*total, *a_raw, *b_raw, word], sums, make)
