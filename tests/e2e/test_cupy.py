@@ -90,14 +90,14 @@ except cupy.cuda.runtime.CUDARuntimeError as error:
 
 
 LACKING = """
-.version 8.0
-.target sm_90a
+.version 8.6
+.target sm_100a
 .address_size 64
 .visible .entry fine(.param .u64 p) {
   .reg .b64 %rd<4>; .reg .b32 %r<4>;
   ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r1; ret;
 }
-.visible .entry rare(.param .u64 p) { wgmma.fence.sync.aligned; ret; }
+.visible .entry rare(.param .u64 p) { tcgen05.wait::ld.sync.aligned; ret; }
 """
 
 
@@ -120,7 +120,7 @@ except cupy.cuda.runtime.CUDARuntimeError:
 """
     done = run_program(pool, [sys.executable, "-c", code, ptx])
     assert done.stdout == "failed\n", done.stdout + done.stderr
-    assert "wgmma" in done.stderr
+    assert "tcgen05.wait::ld" in done.stderr
 
 
 TEXTURES = r"""

@@ -48,7 +48,10 @@ CASE(im2col, "cuTensorMapEncodeIm2col") {
     EXPECT(std::memcmp(&few, &again, sizeof few) == 0 && std::memcmp(&few, &many, sizeof few) != 0);
     REFUSED(encode(nullptr, address, 4, lower, 8, 16), CUDA_ERROR_INVALID_VALUE);
     REFUSED(encode(&few, address, 2, lower, 8, 16), CUDA_ERROR_INVALID_VALUE);
-    REFUSED(encode(&few, address, 4, lower, 8, 1025), CUDA_ERROR_INVALID_VALUE);
+    REFUSED(cuTensorMapEncodeIm2col(&few, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, address, sizes, pitches, lower, upper, 8, 1025, steps,
+                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+            CUDA_ERROR_INVALID_VALUE); // more pixels than a column has
     REFUSED(encode(&few, address, 4, lower, 257, 16), CUDA_ERROR_INVALID_VALUE);
     REFUSED(encode(&few, address, 4, far, 8, 16), CUDA_ERROR_INVALID_VALUE);                            // corners have few bits
     REFUSED(encode(&few, static_cast<char *>(address) + 1, 4, lower, 8, 16), CUDA_ERROR_INVALID_VALUE); // not aligned
