@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define GV_CLUSTER_DIM_MAX 1023u
+#define GV_CLUSTER_PORTABLE 8u /* a cluster of so many blocks fits every device that has clusters and that is not a small part of one */
 #define GV_CLUSTER_DIMS_MASK 0x3fffffffu
 #define GV_CLUSTER_POLICY_SHIFT 30
 

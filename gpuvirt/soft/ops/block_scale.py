@@ -73,8 +73,8 @@ def _scaled(e: Context, p: Product, count: int, name: str, total: list[Val], a_r
         scales = [_of_format(e, e.band(e.lshr(word, e.const(8 * block, "i32")), e.const(0xFF, "i32")), name) for word in words]
         for i, part in enumerate(parts):
             # In double, which has room for the product of any two scales.
-            product = e.fmul(e.cast("fpext", part, "double"), e.fmul(scales[i // 2], scales[2 + i % 2]))
-            total[i] = e.cast("fptrunc", e.fadd(e.cast("fpext", total[i], "double"), product), "float")
+            scaled = e.fmul(e.cast("fpext", part, "double"), e.fmul(scales[i // 2], scales[2 + i % 2]))
+            total[i] = e.cast("fptrunc", e.fadd(e.cast("fpext", total[i], "double"), scaled), "float")
     return total
 
 

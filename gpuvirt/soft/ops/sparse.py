@@ -28,15 +28,14 @@ class Metadata:
         if lanes not in (1, 2, 4) or not isinstance(selector, Imm) or not 0 <= selector.value < 4 // lanes:
             raise e.fail("selector")
         self.first = selector.value * lanes
-        self.found: dict[tuple[int, int], Val] = {}
+        self.words: dict[int, Val] = {}  # as every lane of a quad needs them, by the lane that has them
 
     def _of_quad(self, row: int, chunk: int) -> tuple[Val, int]:
         """The word that every lane needs for its row g (0) or g + 8 (1), and where in it the chunk's bits begin."""
         lane, at = (chunk // 4, 16 * row + chunk % 4 * 4) if self.both else (row + chunk // 8 * 2, chunk % 8 * 4)
-        key = (-1, self.first + lane)
-        if key not in self.found:
-            self.found[key] = moved(self.e, self.word, [i // 4 * 4 + self.first + lane for i in range(LANES)])
-        return self.found[key], at
+        if lane not in self.words:
+            self.words[lane] = moved(self.e, self.word, [i // 4 * 4 + self.first + lane for i in range(LANES)])
+        return self.words[lane], at
 
     def place(self, row: int, chunk: int, number: int) -> Val:
         """Where in its chunk the element of that number lies, in elements, or in pairs of 4 bits."""
@@ -84,7 +83,6 @@ def product(e: Context, p: Product, total: list[Val], a_raw: list[Val], b_raw: l
         a, b = values[sums : sums + left], values[sums + left : -1]
         return multiply(e, p, values[:sums], [elements(e, r, p.a_kind) for r in a], [elements(e, r, p.b_kind) for r in b], values[-1], selector)
 
-    Metadata(e, p, e.const(0, "i32"), selector)  # refuses a selector that there is not
-    number = selector.value if isinstance(selector, Imm) else 0
-    name = f'"sparse.{p.k}.{p.a_kind}.{p.b_kind}.{int(p.saturate)}.{number}.{total[0].t}"'
+    first = Metadata(e, p, word, selector).first
+    name = f'"sparse.{p.k}.{p.a_kind}.{p.b_kind}.{int(p.saturate)}.{first}.{total[0].t}"'
     return out_of_line(e, name, [*total, *a_raw, *b_raw, word], sums, make)

@@ -545,7 +545,7 @@ class _Parser:
         for piece in match.group(3).split(","):
             family = re.match(r"\s*(.*?)<\s*(\d+)\s*>\s*$", piece)
             if family:
-                if len(family.group(2)) > 7 or len(self.body.regs) + int(family.group(2)) > MOST_REGISTERS:
+                if len(family.group(2)) > 7 or len(self.body.regs) + int(family.group(2)) * parts > MOST_REGISTERS:
                     raise BadPtx(f"more than {MOST_REGISTERS} registers in one function ('{text[:60]}')")
                 for n in range(int(family.group(2))):
                     self.register(f"{family.group(1)}{n}", kind, parts)

@@ -9,7 +9,6 @@
 #include "objects/objects.h"
 #include "wire/cluster_dims.h"
 
-#define PORTABLE_BLOCKS 8        /* a cluster of so many fits every device that has clusters and that is not a small part of one */
 #define SMALL_MULTIPROCESSORS 16 /* such a part has fewer, perhaps */
 #define PREFERRED_CAPABILITY 100 /* older devices have one size of cluster in a launch */
 #define ANSWERS_MAX 256          /* of a function: a program that asks with ever other shapes */
@@ -93,8 +92,9 @@ static int required(const struct shim_function *f, uint32_t *word) {
 /* Whether a cluster of so many blocks fits: those that fit everywhere are not asked for. */
 static int check_fit(struct shim_function *f, const struct cluster_launch *l, uint32_t cluster) {
     uint64_t blocks = gv_cluster_blocks(cluster);
-    if (blocks > PORTABLE_BLOCKS && !f->settings.nonportable_cluster) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
-    if (blocks <= PORTABLE_BLOCKS && device_attribute(f->context->info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= SMALL_MULTIPROCESSORS) return 0;
+    if (blocks > GV_CLUSTER_PORTABLE && !f->settings.nonportable_cluster) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (blocks <= GV_CLUSTER_PORTABLE && device_attribute(f->context->info, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) >= SMALL_MULTIPROCESSORS)
+        return 0;
     struct cluster_launch whole = *l;
     whole.cluster = cluster;
     int count, rc = ask(f, &whole, false, &count);

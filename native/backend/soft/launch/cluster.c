@@ -2,8 +2,6 @@
 #include "../../../wire/cluster_dims.h"
 #include "../module.h"
 
-#define PORTABLE_BLOCKS 8u
-
 int soft_cluster_shape(const struct soft_kernel *k, const struct gv_launch *l, uint32_t shape[3]) {
     uint32_t word = l->cluster & GV_CLUSTER_DIMS_MASK, compiled = k->meta->cluster;
     if (compiled && word && word != compiled) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
@@ -15,7 +13,7 @@ int soft_cluster_shape(const struct soft_kernel *k, const struct gv_launch *l, u
         if (!shape[i] || l->grid[i] % shape[i]) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
         blocks *= shape[i];
     }
-    return blocks <= (atomic_load(&k->nonportable) ? SOFT_CLUSTER_MAX : PORTABLE_BLOCKS) ? 0 : CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    return blocks <= (atomic_load(&k->nonportable) ? SOFT_CLUSTER_MAX : GV_CLUSTER_PORTABLE) ? 0 : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 }
 
 int soft_cluster_attribute(struct soft_kernel *k, int32_t attribute, int32_t value) {
@@ -36,7 +34,7 @@ int soft_cluster_count(struct gv_module *m, const struct gv_cluster_query *q, in
     if (!threads || threads > SOFT_MAX_THREADS || q->shared > atomic_load(&k->max_dynamic)) return CUDA_ERROR_INVALID_VALUE;
     uint64_t resident = soft_resident_blocks((uint32_t)threads, (uint64_t)k->meta->static_shared + q->shared);
     if (q->potential) {
-        uint64_t most = atomic_load(&k->nonportable) ? SOFT_CLUSTER_MAX : PORTABLE_BLOCKS;
+        uint64_t most = atomic_load(&k->nonportable) ? SOFT_CLUSTER_MAX : GV_CLUSTER_PORTABLE;
         *count = (int32_t)(resident < most ? resident : most);
         return 0;
     }
