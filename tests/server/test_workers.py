@@ -146,9 +146,14 @@ def test_a_template_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None
     asyncio.run(run())
 
 
-def test_a_template_that_ends_says_why() -> None:
+@pytest.mark.parametrize("already", [False, True])
+def test_a_template_that_ends_says_why(already: bool) -> None:
+    """Also when it has ended before it is asked: nothing can be sent to it then."""
+
     async def run() -> None:
         forks = Template([sys.executable, "-P", "-c", "import sys; sys.exit(9)"], "soft")
+        if already:
+            os.waitid(os.P_PID, forks._process.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(GpuvirtError, match="the process that forks them ended with exit code 9"):
             await forks.fork()
         assert forks.ended

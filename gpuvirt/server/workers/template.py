@@ -21,6 +21,7 @@ from gpuvirt.server.limits.cgroups import WorkerCgroup
 from gpuvirt.server.workers.worker_process import Process
 
 FORK_LIMIT = 30.0  # seconds, of which the first worker's are for loading
+EXIT_LIMIT = 1.0  # seconds in which a process ends that has closed its socket
 SECRETS = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(API|ACCESS|PRIVATE|AUTH).*KEY|AUTH_SOCK", re.I)  # in names of variables
 WORKER_COMMAND = (sys.executable, "-P", "-m", "gpuvirt.server.worker")
 
@@ -81,7 +82,8 @@ class Template:
                 if cgroup is not None:
                     fds.append(cgroup.open_entrance())
                     passed.callback(os.close, fds[-1])
-                messages.send(self._socket, {"op": "fork"}, tuple(fds))
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended: _readable says why
+                    messages.send(self._socket, {"op": "fork"}, tuple(fds))
             self._forks.append(forked)
             async with asyncio.timeout(FORK_LIMIT):
                 pid, pidfd, exit_code = await forked
@@ -90,9 +92,6 @@ class Template:
             if isinstance(error, TimeoutError):
                 self._process.kill()  # it hangs
                 raise GpuvirtError(f"a worker did not start within {FORK_LIMIT:.0f} s") from None
-            if isinstance(error, BrokenPipeError | ConnectionResetError):
-                self.close()
-                raise TemplateEnded(f"a worker did not start: {error.strerror}") from None
             raise GpuvirtError(f"a worker did not start: {error.strerror}") from None
         except BaseException:
             ours.close()
@@ -108,6 +107,8 @@ class Template:
         except (OSError, ValueError):
             received = None
         if received is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its exit code, where it is on its way out
+                self._process.wait(EXIT_LIMIT)
             self._over()
             return
         message, fds = received
