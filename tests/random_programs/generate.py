@@ -14,6 +14,7 @@ from random_programs.lowering import Op
 from random_programs.work import SYNC_WAYS, WAYS
 
 SIZES = (64, 256, 1024, 4096, 5008, 16384, 65536, 99984, 262144, 1 << 20)
+PAYLOAD = 1 << 16  # bytes above which a copy's data does not travel in its command (GV_INLINE_MAX)
 WEIGHTS: dict[str, tuple[float, ...]] = {
     "small": (4, 4, 4, 2, 1, 0, 0, 0, 0, 0),
     "mixed": (2, 3, 3, 4, 2, 3, 1, 1, 0.3, 0.05),
@@ -22,6 +23,7 @@ WEIGHTS: dict[str, tuple[float, ...]] = {
 OPERATIONS: dict[str, float] = {
     "fill": 14,
     "copy": 22,
+    "payload": 1,
     "kernel": 20,
     "host": 5,
     "host_here": 9,
@@ -107,7 +109,9 @@ class Generator:
             return []
         to_kind, from_kind = self.blocks[op.args["to"]][0], self.blocks[op.args["from"]][0]
         if from_kind == "pageable":
-            return [self.overwrite(op.args["from"], op.args["from_at"], op.args["size"], "host_here", op.thread, op.stream)]
+            end = op.args["from_at"] + (op.args["rows"] - 1) * op.args["from_pitch"] + op.args["size"]
+            size = min(op.args["size"], 1 << 12)  # at its end, which is read last
+            return [self.overwrite(op.args["from"], end - size, size, "host_here", op.thread, op.stream)]
         if to_kind not in ("pinned", "registered") or from_kind in OF_HOST:
             return []
         size = self.rng.randint(1, op.args["size"])
@@ -156,11 +160,11 @@ class Generator:
 
     # -- operations
 
-    def alloc(self, kind: str = "") -> Op | None:
+    def alloc(self, kind: str = "", least: int = 1) -> Op | None:
         if len(self.blocks) >= 14:
             return None
         kind = kind or self.rng.choices(list(self.kinds), list(self.kinds.values()))[0]
-        size = self.rng.choice(self.sizes)
+        size = max(least, self.rng.choice(self.sizes))
         number, self.next_block = self.next_block, self.next_block + 1
         self.blocks[number] = kind, size
         return self.op("alloc", block=number, of=kind, size=size, value=self.rng.randrange(256))
@@ -206,6 +210,18 @@ class Generator:
             from_pitch = self.rng.randint(size, max(size, (from_size - from_at - size) // max(1, rows - 1)))
         names = {"to": to, "at": at, "from": source, "from_at": from_at}
         return self.op("copy", stream, **names, to_pitch=to_pitch, from_pitch=from_pitch, size=size, rows=rows, way=way)
+
+    def payload(self) -> Op | None:
+        """A copy from pageable memory, for which the caller does not wait, of more than a command carries; the blocks first, where there are none."""
+        ends = []
+        for kind in ("device", "pageable"):
+            large = [number for number, (of, size) in self.blocks.items() if of == kind and size > PAYLOAD]
+            if not large:
+                return self.alloc(kind, 4 * PAYLOAD)
+            ends.append(self.rng.choice(large))
+        to, source = ends
+        size = self.rng.randint(PAYLOAD + 1, min(self.blocks[to][1], self.blocks[source][1]))
+        return self.op("copy", to=to, at=0, **{"from": source}, from_at=0, to_pitch=size, from_pitch=size, size=size, rows=1, way="any")
 
     def kernel(self, stream: int | None = None) -> Op | None:
         stream = self.rng.choice(self.streams) if stream is None else stream

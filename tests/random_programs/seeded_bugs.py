@@ -28,7 +28,7 @@ BUGS = [
         "if (e->stream == s && e->seq &&",
         20_000,
     ),
-    Bug("a_pageable_source_is_read_later", "objects/memory/copy.c", ".lend = !wait && src->pinned,", ".lend = !wait,", 90_000, link="tcp"),
+    Bug("a_pageable_source_is_read_later", "objects/memory/copy.c", ".lend = !wait && src->pinned,", ".lend = !wait,", 30_000, link="tcp"),
     Bug(
         "a_source_is_read_before_it_is_written",
         "objects/memory/copy.c",
