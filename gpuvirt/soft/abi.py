@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 5
+VERSION = 6
 OFFSETS = {
     "ctaid": 0,
     "nctaid": 12,

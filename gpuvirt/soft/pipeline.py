@@ -35,6 +35,7 @@ from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
     memory,
     mma,
     stack,
+    tcgen05,
     texture,
     transcendental,
     video,

@@ -97,7 +97,7 @@ LACKING = """
   .reg .b64 %rd<4>; .reg .b32 %r<4>;
   ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r1; ret;
 }
-.visible .entry rare(.param .u64 p) { tcgen05.wait::ld.sync.aligned; ret; }
+.visible .entry rare(.param .u64 p) { .reg .b32 %r<2>; mov.u32 %r1, 0; tcgen05.shift.cta_group::1.down [%r1]; ret; }
 """
 
 
@@ -120,7 +120,7 @@ except cupy.cuda.runtime.CUDARuntimeError:
 """
     done = run_program(pool, [sys.executable, "-c", code, ptx])
     assert done.stdout == "failed\n", done.stdout + done.stderr
-    assert "tcgen05.wait::ld" in done.stderr
+    assert "tcgen05.shift" in done.stderr
 
 
 TEXTURES = r"""

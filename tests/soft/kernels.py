@@ -38,7 +38,7 @@ def engine() -> ctypes.CDLL:
         flags = ["-fvisibility=hidden", f"-I{c_build.NATIVE}", f"-I{soft}", f"-I{c_build.generated()}"]
         with tempfile.TemporaryDirectory() as folder:  # it stays mapped
             instead = {path.name: path for path in Path(os.environ.get("SOFT_ENGINE_INSTEAD", folder)).glob("*.c")}
-            sources = [*(instead.get(path.name, path) for path in sorted((soft / "engine").glob("*.c"))), soft.parent / "turn_words.c"]
+            sources = [*(instead.get(path.name, path) for path in sorted((soft / "engine").rglob("*.c"))), soft.parent / "turn_words.c"]
             made = c_build.library(Path(folder) / "libsoftexec.so", sources, flags=flags, libraries=["-lm"])
             _engine = ctypes.CDLL(str(made))
         missing = jit.register_library(_engine)

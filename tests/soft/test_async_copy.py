@@ -252,8 +252,11 @@ def boxed(array: Any, at: tuple[int, ...], box: tuple[int, ...], steps: tuple[in
 
 
 def unswizzled(flat: Any, mode: int) -> Any:
-    """Bytes of shared memory in the order of the box, by the definition: pieces of 16 bytes change places by the number of the 128-byte line."""
+    """Bytes of shared memory in the order of the box, by the definition: pieces of 16 bytes change places by the number of the 128-byte line; of 32 bytes by two
+    bits of it, where the mode is 4."""
     offsets = np.arange(flat.size)
+    if mode == 4:
+        return flat[offsets ^ ((offsets >> 7 & 3) << 5)]
     return flat[offsets ^ ((offsets >> 7 & (1 << mode) - 1) << 4)]
 
 
@@ -271,7 +274,7 @@ def load_text(rank: int, size: int) -> str:
     "dtype,shape,box,at,steps,swizzle,fill",
     [
         (np.float32, (40,), (16,), (3,), None, 0, 0), (np.float32, (40,), (16,), (32,), None, 0, 1), (np.uint8, (100, 64), (8, 32), (5, 16), None, 1, 0),
-        (np.float16, (33, 72), (16, 64), (20, 16), None, 3, 0), (np.float16, (33, 72), (16, 32), (-2, -5), None, 2, 1),
+        (np.float16, (33, 72), (16, 64), (20, 16), None, 3, 0), (np.float32, (33, 72), (16, 32), (20, 16), None, 4, 0), (np.float16, (33, 72), (16, 32), (-2, -5), None, 2, 1),
         (np.int32, (9, 10, 12), (3, 4, 8), (2, 1, 3), None, 0, 0), (np.float64, (4, 5, 6, 8), (2, 3, 2, 4), (1, 1, 5, 2), None, 0, 0),
         (np.float32, (3, 4, 5, 6, 8), (2, 2, 2, 2, 4), (1, 2, 3, 4, 5), None, 0, 0), (np.float32, (64, 64), (16, 8), (3, 4), (2, 1), 0, 0),
         (np.uint16, (30, 48), (4, 16), (1, 2), (3, 2), 0, 0),

@@ -208,13 +208,28 @@ def test_a_copy_goes_to_several_blocks() -> None:
 def test_a_box_of_a_tensor_goes_to_several_blocks() -> None:
     k = kernel(
         f"""{BARRIER.format(count=1)} mov.u16 %h0, 0xE; mov.u32 %r30, 4; mov.u32 %r31, 2; @!%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r8], 256; setp.ne.u32 %p2, %r1, 1; or.pred %p2, %p1, %p2; @%p2 bra GO;
-        cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r7], [%q1, {{%r30, %r31}}], [%r8], %h0;
+        cp.async.bulk.tensor.2d.cta_group::1.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r7], [%q1, {{%r30, %r31}}], [%r8], %h0;
         GO: setp.eq.u32 %p3, %r1, 0; @%p3 bra OVER; {WAIT} {LOAD} OVER: {SYNC}"""
     )
     x = aligned(np.arange(32 * 16, dtype=np.uint32).reshape(16, 32))
     o = np.zeros((4, 64), np.uint32)
     k.launch("k", 4, 64, o, tensor_map(x, (4, 16)), cluster=(4, 1, 1))
     assert (o[1:] == x[2:6, 4:20].ravel()).all() and not o[0].any()
+
+
+@pytest.mark.parametrize("named", [0xFEFFFFFF, 0xFFFFFFFF])
+def test_pairs_of_blocks_have_one_barrier(named: int) -> None:
+    """cta_group::2: what both blocks of a pair get, the barrier of its first one counts, or of its second, as the one that is named is a first or a second."""
+    k = kernel(
+        f"""{BARRIER.format(count=1)} mov.u16 %h0, 0xF; mov.u32 %r30, 4; mov.u32 %r31, 2; and.b32 %r32, %r8, {named}; and.b32 %r33, %r1, 1; setp.eq.u32 %p5, %r33, {int(named == 0xFFFFFFFF)};
+        not.pred %p6, %p1; and.pred %p6, %p6, %p5; @%p6 mbarrier.arrive.expect_tx.shared.b64 _, [%r8], 512; {SYNC} setp.ne.u32 %p2, %r1, 3; or.pred %p2, %p1, %p2; @%p2 bra GO;
+        cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r7], [%q1, {{%r30, %r31}}], [%r32], %h0;
+        GO: @!%p5 bra OVER; {WAIT} OVER: {SYNC} {LOAD} {SYNC}"""
+    )
+    x = aligned(np.arange(32 * 16, dtype=np.uint32).reshape(16, 32))
+    o = np.zeros((4, 64), np.uint32)
+    k.launch("k", 4, 64, o, tensor_map(x, (4, 16)), cluster=(4, 1, 1))
+    assert (o == x[2:6, 4:20].ravel()).all()
 
 
 def test_no_block_is_taken_back_from_any() -> None:

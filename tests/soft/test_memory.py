@@ -201,7 +201,7 @@ def test_fetches_from_textures(t: str) -> None:
 
 @pytest.mark.parametrize("text", ["fma.rn.oob.f16 %h1, %h1, %h1, %h1;", "cvt.rs.f16x2.f32 %r3, %r3, %r3, %r4;", "sust.p.1d.b32.trap [%q1, {%r3}], {%r4};",
                                   "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r3}, {%r3}, {%r3}, {%r3}, %r3, 0;", "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%r3}, %q1, %q1, %r3, 0, %p1, 1, 1, 0, 0;",
-                                  "multimem.red.relaxed.sys.global.add.f32 [%aa], %r3;", "tcgen05.wait::ld.sync.aligned;", "add.rq.f32 %r3, %r3, %r3;"])  # fmt: skip
+                                  "multimem.red.relaxed.sys.global.add.f32 [%aa], %r3;", "tcgen05.shift.cta_group::1.down [%r3];", "add.rq.f32 %r3, %r3, %r3;"])  # fmt: skip
 def test_what_is_missing_is_refused_by_name(text: str) -> None:
     with pytest.raises(Exception, match="unsupported PTX instruction '" + text.split(" ")[0].rstrip(";").replace(".", r"\.")) as info:
         run(text + " mov.u32 $d, $a;", np.uint32, A)

@@ -76,8 +76,8 @@ def test_every_variant_can_be_reached() -> None:
 
 
 def test_opcodes_without_a_row_have_traits_until_they_are_refused() -> None:
-    assert "tcgen05" not in OPCODES
-    traits = traits_of("tcgen05", ("wait::ld", "sync", "aligned"))
+    assert "multimem" not in OPCODES
+    traits = traits_of("multimem", ("red", "relaxed", "sys"))
     assert traits.result is Result.NONE and traits.sync is Sync.NONE and isinstance(traits, Traits)
 
 

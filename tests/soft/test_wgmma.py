@@ -16,14 +16,14 @@ HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 WIDTHS = {0: 16, 1: 128, 2: 64, 3: 32}
 
 
-def placed(matrix: Any, swizzle: int, column_major: bool, start: int) -> tuple[Any, int]:
-    """A matrix, rows of 32 bytes, as it lies in shared memory (8 KiB from `start` on), and its descriptor.
+def placed(matrix: Any, swizzle: int, column_major: bool, start: int, room: int = 8192) -> tuple[Any, int]:
+    """A matrix, rows of 32 bytes, as it lies in shared memory (`room` bytes from `start` on), and its descriptor.
 
     Column-major ones are given by their rows, too; the layouts are the canonical ones of the PTX ISA.
     """
     rows, k = matrix.shape
     size, width = matrix.itemsize, WIDTHS[swizzle]
-    memory = np.zeros(8192, np.uint8)
+    memory = np.zeros(room, np.uint8)
     if column_major:
         side = width // size  # elements of a column that lie side by side
         inner, outer = 8 * width, 8 * width * -(-rows // side)

@@ -18,6 +18,7 @@ from gpuvirt.soft.ptx.types import TYPES
 
 W = Val("%w", "ptr")
 NULL = Val("0", "i64", c=True)
+_PAIRS = 1 << 16  # SOFT_RANKS_PAIRS
 _MBARRIER = {"init": 0, "inval": 1, "arrive": 2, "arrive_drop": 3, "expect_tx": 4, "complete_tx": 5}
 _REDUCE = {"add": 0, "min": 1, "max": 2, "and": 3, "or": 4, "xor": 5, "inc": 6, "dec": 7}
 _REDUCED = {"f16": 0, "bf16": 1, "f32": 2, "u32": 3, "b32": 3, "s32": 4, "f64": 5, "u64": 6, "b64": 6, "s64": 7}
@@ -177,10 +178,11 @@ def _bulk(e: Context, ins: Ins) -> None:
 
 
 def _ranks(e: Context, ins: Ins, operand: int) -> Val:
-    """The blocks of the cluster to which a multicast copies, a bit each; 0: it is none."""
+    """The blocks of the cluster to which a multicast copies, a bit each, and whether pairs of them have one mbarrier; 0: it is none."""
     if "multicast::cluster" not in ins.mods:
         return e.const(0, "i32")
-    return e.band(e.rd_int(ins.ops[operand], 32), e.const(0xFFFF, "i32"))
+    ranks = e.band(e.rd_int(ins.ops[operand], 32), e.const(0xFFFF, "i32"))
+    return e.bor(ranks, e.const(_PAIRS, "i32")) if "cta_group::2" in ins.mods else ranks
 
 
 def _reduction(e: Context, ins: Ins) -> tuple[int, int]:

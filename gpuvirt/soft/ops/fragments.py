@@ -23,6 +23,7 @@ ELEMENT_BITS |= {"e2m3": 8, "e3m2": 8, "e2m1": 8, "s4": 4, "u4": 4, "b1": 1}  # 
 PACKED = "packed e2m1"  # the kinds for that format alone put eight of them into a register
 ELEMENT_BITS[PACKED] = 4
 _INTEGERS = ("s8", "u8", "s4", "u4")
+VECTOR = 4 * LANES  # bytes of a register of all lanes
 
 
 def moved(e: Context, value: Val, picks: list[int]) -> Val:
@@ -30,6 +31,23 @@ def moved(e: Context, value: Val, picks: list[int]) -> Val:
     value = e.splat(value)
     index = ", ".join(f"i32 {p}" for p in picks)
     return e.let(f"shufflevector {value.ty} {value.s}, {value.ty} poison, <{LANES} x i32> <{index}>", value.t, True)
+
+
+def buffer(e: Context, name: str, vectors: int) -> Val:
+    """Memory of the function for so many registers of all lanes; the next instruction uses it again."""
+    return e.once(f"matrix.{name}.{vectors}", f"alloca [{vectors * VECTOR} x i8], align 64", "ptr")
+
+
+def vector(e: Context, memory: Val, number: int, t: str = "i32") -> Val:
+    """A register of all lanes that lies in such memory."""
+    return e.let(f"load <{LANES} x {t}>, ptr {e.offset(memory, number * VECTOR).s}, align 64", t, True)
+
+
+def of_warp(e: Context, value: Val) -> Val:
+    """A value that all lanes that execute have, once."""
+    if not value.v:
+        return value
+    return e.extract(value, e.band(e.intrinsic("cttz", e.exec_bits(), tail="i1 false"), e.const(LANES - 1, "i32")))
 
 
 def items(operand: Operand) -> list[Operand]:

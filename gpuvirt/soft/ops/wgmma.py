@@ -13,14 +13,18 @@ from gpuvirt.soft.codegen.opcode_handlers import emits
 from gpuvirt.soft.ops import sparse
 from gpuvirt.soft.ops.fragments import (
     ELEMENT_BITS,
+    VECTOR,
     Product,
     accumulators,
+    buffer,
     elements,
     fragment,
     items,
     multiply,
     multiply_bits,
+    of_warp,
     shape_of,
+    vector,
     write_accumulators,
 )
 from gpuvirt.soft.ptx.parser import Imm, Ins, Operand, Vec
@@ -33,7 +37,6 @@ _FORMATS = {  # of the left factor: those of the right one, and of the product
     "e4m3": (("e4m3", "e5m2"), ("f16", "f32")), "e5m2": (("e4m3", "e5m2"), ("f16", "f32")), "s8": (("s8", "u8"), ("s32",)),
     "u8": (("s8", "u8"), ("s32",)),
 }  # fmt: skip
-_VECTOR = 4 * LANES  # bytes of a register of all lanes
 _REGISTERS = 4  # of an accumulator's 8 columns, and of the left factor
 _PIECES = 2  # of 128 bytes, of 8 rows of a matrix; 4 of the right factor where the left one is sparse
 
@@ -83,51 +86,40 @@ def _product(e: Context, ins: Ins) -> None:
         raise e.fail("the number of registers")
     keep = e.rd_pred(ins.ops[5 if thin else 3])
     total = [e.select(keep, t, e.splat(e.fconst(0.0, "float") if t.t == "float" else e.const(0, "i32"))) for t in total]
-    sums_at = _buffer(e, "sums", blocks * _REGISTERS)
+    sums_at = buffer(e, "sums", blocks * _REGISTERS)
     for i, value in enumerate(total):
-        e.emit(f"store {value.ty} {value.s}, ptr {e.offset(sums_at, i * _VECTOR).s}, align 64")
+        e.emit(f"store {value.ty} {value.s}, ptr {e.offset(sums_at, i * VECTOR).s}, align 64")
 
-    left_at = _buffer(e, "left", _REGISTERS + 1)  # the metadata last
+    left_at = buffer(e, "left", _REGISTERS + 1)  # the metadata last
     if from_shared:
-        pieces = _buffer(e, "pieces", _REGISTERS)
+        pieces = buffer(e, "pieces", _REGISTERS)
         row = e.shl(e.band(e.field("warp", "i32"), e.const(3, "i32")), e.const(4, "i32"))
         _load(e, a, row, 2, _PIECES, turned[0] if turned else 0, pieces)
-        registers = [_vector(e, pieces, i % 2 * _PIECES + i // 2) for i in range(_REGISTERS)]
+        registers = [vector(e, pieces, i % 2 * _PIECES + i // 2) for i in range(_REGISTERS)]
     else:
         registers = [fragment(e, r, a_kind) for r in items(a)]
     if len(registers) != _REGISTERS:
         raise e.fail("fragment sizes")
     if thin:
         word = e.rd_int(metadata[0], 32)
-        e.emit(f"store <{LANES} x i32> {e.splat(word).s}, ptr {e.offset(left_at, _REGISTERS * _VECTOR).s}, align 64")
+        e.emit(f"store <{LANES} x i32> {e.splat(word).s}, ptr {e.offset(left_at, _REGISTERS * VECTOR).s}, align 64")
     for i, value in enumerate(registers):
         if scales and scales[0] != scales[1]:
             value = e.bxor(value, e.const(_SIGNS[a_kind], "i32"))
-        e.emit(f"store {value.ty} {e.splat(value).s}, ptr {e.offset(left_at, i * _VECTOR).s}, align 64")
+        e.emit(f"store {value.ty} {e.splat(value).s}, ptr {e.offset(left_at, i * VECTOR).s}, align 64")
 
     pieces_of_b = _PIECES * (1 + thin)
-    right_at = _buffer(e, "right", blocks * pieces_of_b)
+    right_at = buffer(e, "right", blocks * pieces_of_b)
     _load(e, b, e.const(0, "i32"), blocks, pieces_of_b, turned[-1] if turned else 0, right_at)
     name = f'"wgmma.{k}.{a_kind}.{b_kind}.{int(p.saturate)}{f".sparse{_immediate(e, metadata[1])}" if thin else ""}"'
     e.m.helper(name, lambda: _function(e, name, p, metadata[1] if thin else None))
     e.emit(f"call void @{name}(ptr {sums_at.s}, ptr {left_at.s}, ptr {right_at.s}, i64 {blocks})")
-    result = [_vector(e, sums_at, i, t.t) for i, t in enumerate(total)]
+    result = [vector(e, sums_at, i, t.t) for i, t in enumerate(total)]
     write_accumulators(e, d, d_kind, result)
 
 
-def _buffer(e: Context, name: str, vectors: int) -> Val:
-    """Memory of the function for so many registers of all lanes; the next instruction uses it again."""
-    return e.once(f"wgmma.{name}.{vectors}", f"alloca [{vectors * _VECTOR} x i8], align 64", "ptr")
-
-
-def _vector(e: Context, memory: Val, number: int, t: str = "i32") -> Val:
-    return e.let(f"load <{LANES} x {t}>, ptr {e.offset(memory, number * _VECTOR).s}, align 64", t, True)
-
-
 def _load(e: Context, descriptor: Operand, first: Val, blocks: int, pieces: int, turned: int, to: Val) -> None:
-    d = e.rd_int(descriptor, 64)
-    if d.v:  # the same in all lanes that execute
-        d = e.extract(d, e.band(e.intrinsic("cttz", e.exec_bits(), tail="i1 false"), e.const(LANES - 1, "i32")))
+    d = of_warp(e, e.rd_int(descriptor, 64))
     e.call("soft_matrix_load", "void", [W, d, first, *(e.const(n, "i32") for n in (blocks, pieces, turned)), to], declare=True)
 
 
@@ -138,17 +130,17 @@ def _function(e: Context, name: str, p: Product, selector: Operand | None) -> st
     """
     t = "i32" if p.a_kind in ("s8", "u8", "b1") else "float"
     with e.aside() as lines:
-        left = [_vector(e, Val("%left", "ptr"), i) for i in range(_REGISTERS)]
-        word = _vector(e, Val("%left", "ptr"), _REGISTERS) if selector is not None else None
+        left = [vector(e, Val("%left", "ptr"), i) for i in range(_REGISTERS)]
+        word = vector(e, Val("%left", "ptr"), _REGISTERS) if selector is not None else None
         pieces = _PIECES * (1 + (word is not None))
         a_regs = [[r] if p.a_kind == "b1" else elements(e, r, p.a_kind) for r in left]
         e.emit("br label %block")
         e.lines.append("block:")
         e.emit("%i = phi i64 [ 0, %entry ], [ %next, %block ]")
-        sums_at = e.let(f"getelementptr [{_REGISTERS * _VECTOR} x i8], ptr %sums, i64 %i", "ptr")
-        right_at = e.let(f"getelementptr [{pieces * _VECTOR} x i8], ptr %right, i64 %i", "ptr")
-        total = [_vector(e, sums_at, i, t) for i in range(_REGISTERS)]
-        right = [_vector(e, right_at, i) for i in range(pieces)]
+        sums_at = e.let(f"getelementptr [{_REGISTERS * VECTOR} x i8], ptr %sums, i64 %i", "ptr")
+        right_at = e.let(f"getelementptr [{pieces * VECTOR} x i8], ptr %right, i64 %i", "ptr")
+        total = [vector(e, sums_at, i, t) for i in range(_REGISTERS)]
+        right = [vector(e, right_at, i) for i in range(pieces)]
         if p.a_kind == "b1":
             total = multiply_bits(e, 2, "and", total, left, right)
         else:
@@ -158,7 +150,7 @@ def _function(e: Context, name: str, p: Product, selector: Operand | None) -> st
             else:
                 total = multiply(e, p, total, a_regs, b_regs)
         for i, value in enumerate(total):
-            e.emit(f"store {value.ty} {value.s}, ptr {e.offset(sums_at, i * _VECTOR).s}, align 64")
+            e.emit(f"store {value.ty} {value.s}, ptr {e.offset(sums_at, i * VECTOR).s}, align 64")
         e.emit("%next = add i64 %i, 1")
         e.emit("%more = icmp ult i64 %next, %blocks")
         e.emit("br i1 %more, label %block, label %end")

@@ -179,7 +179,7 @@ class Layout:
 
 def _names_blocks(body: Body) -> bool:
     """Whether it asks for addresses in other blocks of the cluster; shared addresses then say whose they are."""
-    return any(ins.op in ("mapa", "getctarank") for _, block in body.blocks for ins in block)
+    return any(ins.op in ("mapa", "getctarank") or "cta_group::2" in ins.mods for _, block in body.blocks for ins in block)
 
 
 def _uses_reserved(body: Body) -> bool:

@@ -20,6 +20,9 @@ _SPACES = "global shared local const param shared::cta shared::cluster param::en
 _ORDER = "weak relaxed acquire release acq_rel volatile mmio sc cta cluster gpu sys"
 _CACHE = "ca cg cs lu cv wb wt nc"
 _WGMMA = " ".join(f"m64n{n}k{k}" for k in (8, 16, 32, 64, 256) for n in range(8, 257, 8))
+_TCGEN05 = "kind::f16 kind::tf32 kind::f8f6f4 kind::i8 kind::mxf8f6f4 kind::mxf4 kind::mxf4nvf4"
+_TIMES = "x1 x2 x4 x8 x16 x32 x64 x128"
+_COLLECTOR = " ".join(f"collector::{which}::{what}" for which in ("a", "b0", "b1", "b2", "b3") for what in ("fill", "use", "lastuse", "discard"))
 _SHAPES = "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n8k4 m16n8k8 m16n8k16 m16n8k32 m16n8k64 m16n8k128 m16n8k256"
 _SELECT = "sat add"
 _GEOMETRY = "1d 2d 3d a1d a2d cube acube"
@@ -401,6 +404,14 @@ wgmma                                | none   | -      | -         | -      | wa
   .commit_group                      | none   | -      | -         | -      | -        | -       | masked   | -        | never
     wgmma:wgmma | a matrix product of four warps, of matrices in shared memory; .fence and .wait_group: they meet
     f16 bf16 tf32 f32 s32 s8 u8 e4m3 e5m2 b1 | mma_async sp fence commit_group wait_group sync aligned satfinite and popc {_WGMMA}
+tcgen05                              | none   | -      | -         | writes | -        | -       | masked   | -        | never
+  .ld                                | first  | -      | always    | -      | warp     | -       | branched | -        | keeps
+  .st .alloc .dealloc .relinquish_alloc_permit | none | - | -       | writes | warp     | -       | branched | -        | keeps
+    tcgen05:tcgen05 | tensor memory: who has it, what moves in and out of it, and matrix products into it
+    b32 b64 | alloc dealloc relinquish_alloc_permit ld st cp mma commit wait::ld wait::st fence::before_thread_sync fence::after_thread_sync \
+        sync aligned shared::cta shared::cluster cta_group::1 cta_group::2 16x64b 16x128b 16x256b 32x32b 16x32bx2 {_TIMES} pack::16b unpack::16b \
+        128x256b 4x256b 128x128b 64x128b 32x128b warpx2::02_13 warpx2::01_23 warpx4 {_TCGEN05} sp ws block_scale block16 block32 scale_vec::1X \
+        scale_vec::2X scale_vec::4X {_COLLECTOR} mbarrier::arrive::one multicast::cluster
 ldmatrix                             | first  | -      | always    | -      | warp     | -       | branched | -        | -
     mma:ldmatrix | loads matrices of 8 rows of 16 bytes for mma
     b16 b8 | sync aligned m8n8 m8n16 m16n16 x1 x2 x4 trans shared shared::cta b8x16 b4x16_p64 b6x16_p32
@@ -461,7 +472,7 @@ cp                                   | none   | -      | -         | writes | - 
     async_copy:cp | copies (.async, .bulk, .tensor); what is asynchronous on a GPU is done at once
     b32 b64 u32 s32 u64 s64 f16 bf16 f32 f64 | async ca cg global shared shared::cta shared::cluster commit_group wait_group wait_all bulk \
         tensor reduce mbarrier arrive noinc b64 mbarrier::complete_tx::bytes bulk_group prefetch L2 tile 1d 2d 3d 4d 5d read multicast::cluster \
-        im2col im2col_no_offs cp_mask add min max and or xor inc dec noftz
+        im2col im2col_no_offs cta_group::1 cta_group::2 cp_mask add min max and or xor inc dec noftz
 tensormap                            | none   | -      | -         | writes | -        | -       | branched | -        | -
     async_copy:tensormap | changes a tensor map
     b32 b64 | replace tile cp_fenceproxy global_address rank box_dim global_dim global_stride element_stride elemtype interleave_layout \

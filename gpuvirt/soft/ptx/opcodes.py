@@ -259,7 +259,8 @@ def _check(row: Opcode) -> None:
     for traits in row.all:
         if (traits.result is Result.NONE) != (traits.varies is Varies.NONE):
             raise TableError(f"'{row.name}': an instruction has a result just if it says how that varies")
-        if (traits.denormals is Denormals.NONE) == bool(_FLOATS & row.types):
+        floating = bool(_FLOATS & row.types) or any(m.startswith("kind::") for m in row.modifiers)
+        if (traits.denormals is Denormals.NONE) == floating:
             raise TableError(f"'{row.name}': an instruction has floating types just if it says what becomes of subnormal numbers")
         if (traits.flow in (Flow.JUMP, Flow.INDEXED, Flow.RETURN)) == bool(row.handler):
             raise TableError(f"'{row.name}': what the control flow graph does has no function, all else has one")

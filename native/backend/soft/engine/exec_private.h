@@ -158,6 +158,9 @@ struct block {
     size_t shared_lent;             /* bytes usable of the latter */
     char *local;
     size_t local_size;
+    struct tensor_memory *tensor; /* matrix/tensor_memory.h; NULL until a kernel takes some */
+    uint16_t tensor_taken;        /* a bit for each 32 of its columns */
+    bool tensor_closed;           /* nobody may take any more */
     struct block *next_free;
 };
 
@@ -279,11 +282,19 @@ static inline void *soft_in_block(const struct soft_warp *w, const void *p, uint
     return (char *)w->window + rank * SOFT_RANK_BYTES + offset;
 }
 
+/* The mbarrier that a multicast tells of what the block of that rank got: the one in that block, or, where pairs work together, in the block of its pair that has
+ * the place in it that the named one's block has in its own. */
+static inline void *soft_told_in(const struct soft_warp *w, const void *mbarrier, uint32_t rank, uint32_t ranks) {
+    uint64_t own = (uint64_t)((const char *)mbarrier - (const char *)w->window) >> SOFT_RANK_SHIFT;
+    return soft_in_block(w, mbarrier, ranks & SOFT_RANKS_PAIRS ? (rank & ~1u) | (own & 1) : rank);
+}
+
 static inline struct fiber *soft_fiber_of(const struct soft_warp *w) { return w->engine; }
 
 /* One element of a reduction in memory (helpers_async.c). */
 void soft_reduce_element(void *to, const void *from, uint32_t op, uint32_t type);
 
 float soft_from_half(uint16_t h);
+uint16_t soft_to_half(float value);
 
 #endif

@@ -50,7 +50,9 @@ SOFT_EXPORT uint64_t soft_mbarrier(struct soft_warp *w, uint32_t lane, uint32_t 
     return before;
 }
 
-/* Whether the phase that `state` was returned in, or the one of parity `state` (0 or 1), is over; `patient`: lets others run first if it is not. */
+/* Whether the phase that `state` was returned in, or the one of parity `state` (0 or 1), is over; `patient`: lets others run first if it is not. If it is, the
+ * block's next warp has its turn all the same: programs count on it that an asynchronous operation takes longer than the other warps need to come to where they wait for
+ * it, and here it was over at once; a warp that went on could complete the next phase too, before another has looked for this one. */
 SOFT_EXPORT uint32_t soft_mbarrier_test(struct soft_warp *w, uint32_t lane, void *address, uint64_t state, uint32_t by_parity, uint32_t patient) {
     if ((uintptr_t)address % 8) soft_trap(w, 1u << lane, SOFT_TRAP_MISALIGNED);
     for (int round = 0;; round++) {
@@ -58,6 +60,7 @@ SOFT_EXPORT uint32_t soft_mbarrier_test(struct soft_warp *w, uint32_t lane, void
         memcpy(&word, address, 8);
         uint64_t phase = word >> 63;
         uint32_t over = phase != (by_parity ? (state & 1) : state >> 63);
+        if (over && patient && !round && !soft_fiber_of(w)->lanes_run) soft_turn(w);
         if (over || !patient || round) return over;
         soft_yield(w);
     }
@@ -72,10 +75,10 @@ static void complete_tx(struct soft_warp *w, uint32_t lane, void *mbarrier, uint
 /* cp.async.bulk: 16-byte aligned addresses, a multiple of 16 bytes. `keep`: of every 16 bytes, those whose bit is set are written (.cp_mask). */
 SOFT_EXPORT void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep,
                                 uint32_t ranks) {
-    if (ranks) {
-        for (; ranks; ranks &= ranks - 1) {
-            uint32_t rank = (uint32_t)__builtin_ctz(ranks);
-            soft_bulk_copy(w, lane, soft_in_block(w, to, rank), from, bytes, soft_in_block(w, mbarrier, rank), keep, 0);
+    if (ranks & SOFT_RANKS) {
+        for (uint32_t left = ranks & SOFT_RANKS; left; left &= left - 1) {
+            uint32_t rank = (uint32_t)__builtin_ctz(left);
+            soft_bulk_copy(w, lane, soft_in_block(w, to, rank), from, bytes, soft_told_in(w, mbarrier, rank, ranks), keep, 0);
         }
         return;
     }
@@ -113,7 +116,7 @@ float soft_from_half(uint16_t h) {
     return value;
 }
 
-static uint16_t to_half(float value) {
+uint16_t soft_to_half(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7FFFFFFF;
@@ -171,7 +174,7 @@ static uint64_t combined(uint64_t old, uint64_t value, uint32_t op, uint32_t typ
     float f, g;
     double d, x;
     switch (type) {
-    case SOFT_REDUCE_F16: return to_half(single(soft_from_half((uint16_t)old), soft_from_half((uint16_t)value), op));
+    case SOFT_REDUCE_F16: return soft_to_half(single(soft_from_half((uint16_t)old), soft_from_half((uint16_t)value), op));
     case SOFT_REDUCE_BF16: return to_bfloat(single(from_bfloat((uint16_t)old), from_bfloat((uint16_t)value), op));
     case SOFT_REDUCE_F32:
         memcpy(&f, &old, 4);

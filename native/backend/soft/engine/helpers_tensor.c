@@ -18,14 +18,15 @@ static struct unit unit_of(uint32_t type) {
     return type < sizeof units / sizeof *units ? units[type] : (struct unit){0, 0, 0};
 }
 
-static const uint32_t spans[] = {0, 32, 64, 128}; /* bytes, of swizzles */
+#define SWIZZLE_BROAD 4u                               /* CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B */
+static const uint32_t spans[] = {0, 32, 64, 128, 128}; /* bytes, of swizzles */
 
 /* What both kinds of maps have. */
 static bool begin_map(struct soft_tensor_map *map, uint32_t type, uint32_t rank, uint64_t address, const uint64_t *dims, const uint64_t *strides,
                       const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill) {
     const struct unit unit = unit_of(type);
     const uint32_t parts = (1u << unit.elements) - 1;
-    if (!unit.size || !rank || rank > 5 || address % 16 || interleave || swizzle > 3 || fill > 1) return false;
+    if (!unit.size || !rank || rank > 5 || address % 16 || interleave || swizzle > SWIZZLE_BROAD || fill > 1) return false;
     if (fill && (type < SOFT_TENSOR_F16 || type > SOFT_TENSOR_TF32_FTZ)) return false;
     if (dims[0] & parts || (parts && steps[0] != 1)) return false;
     memset(map, 0, sizeof *map);
@@ -76,10 +77,11 @@ int soft_tensor_map_im2col(struct soft_tensor_map *map, uint32_t type, uint32_t 
     return 0;
 }
 
-/* The bits of a shared address that a swizzle mixes: 16-byte pieces are exchanged within 32, 64 or 128 bytes, by the number of the 128-byte line. */
+/* The bits of a shared address that a swizzle mixes: 16-byte pieces are exchanged within 32, 64 or 128 bytes, by the number of the 128-byte line, or 32-byte
+ * pieces within 128 bytes. */
 static uint64_t swizzled(uint64_t offset, uint32_t mode) {
     static const uint8_t masks[] = {0, 1, 3, 7};
-    return offset ^ ((offset >> 7 & masks[mode]) << 4);
+    return mode == SWIZZLE_BROAD ? offset ^ (offset >> 7 & 3) << 5 : offset ^ (offset >> 7 & masks[mode]) << 4;
 }
 
 struct walk {
@@ -180,10 +182,11 @@ static void end_move(struct soft_warp *w, uint32_t lane, const struct move *m, v
 /* cp.async.bulk.tensor and cp.reduce.async.bulk.tensor, tile mode. `how`: SOFT_TENSOR_LOAD, SOFT_TENSOR_STORE, or SOFT_TENSOR_REDUCE + the operation. */
 SOFT_EXPORT void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
                                   void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4, uint32_t ranks) {
-    if (ranks) {
-        for (; ranks; ranks &= ranks - 1) {
-            uint32_t block = (uint32_t)__builtin_ctz(ranks);
-            soft_tensor_copy(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_in_block(w, mbarrier, block), x0, x1, x2, x3, x4, 0);
+    if (ranks & SOFT_RANKS) {
+        for (uint32_t left = ranks & SOFT_RANKS; left; left &= left - 1) {
+            uint32_t block = (uint32_t)__builtin_ctz(left);
+            soft_tensor_copy(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_told_in(w, mbarrier, block, ranks), x0, x1, x2, x3, x4,
+                             0);
         }
         return;
     }
@@ -228,11 +231,11 @@ static void next_pixel(const struct soft_tensor_map *map, int64_t *at) {
 SOFT_EXPORT void soft_tensor_im2col(struct soft_warp *w, uint32_t lane, const struct soft_tensor_map *map, char *shared, uint32_t how, uint32_t rank,
                                     void *mbarrier, int32_t x0, int32_t x1, int32_t x2, int32_t x3, int32_t x4, uint32_t o0, uint32_t o1, uint32_t o2,
                                     uint32_t ranks) {
-    if (ranks) {
-        for (; ranks; ranks &= ranks - 1) {
-            uint32_t block = (uint32_t)__builtin_ctz(ranks);
-            soft_tensor_im2col(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_in_block(w, mbarrier, block), x0, x1, x2, x3, x4, o0,
-                               o1, o2, 0);
+    if (ranks & SOFT_RANKS) {
+        for (uint32_t left = ranks & SOFT_RANKS; left; left &= left - 1) {
+            uint32_t block = (uint32_t)__builtin_ctz(left);
+            soft_tensor_im2col(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_told_in(w, mbarrier, block, ranks), x0, x1, x2, x3, x4,
+                               o0, o1, o2, 0);
         }
         return;
     }

@@ -20,7 +20,7 @@
 
 #include <stdint.h>
 
-#define SOFT_ABI_VERSION 5u
+#define SOFT_ABI_VERSION 6u
 #define SOFT_LANES 32u
 #define SOFT_RANK_SHIFT 24 /* a shared address of a cluster: the block's rank above, the offset in its memory below */
 #define SOFT_RANK_BYTES (1ull << SOFT_RANK_SHIFT)
@@ -185,7 +185,9 @@ uint64_t soft_mbarrier(struct soft_warp *w, uint32_t lane, uint32_t op, void *ad
 uint32_t soft_mbarrier_test(struct soft_warp *w, uint32_t lane, void *address, uint64_t state, uint32_t by_parity, uint32_t patient);
 
 /* Copies; `mbarrier` (or NULL) is told of the bytes. `keep`: which of each 16 bytes are written. `ranks`: not to `to` and `mbarrier` but to what lies
- * where they do in those blocks of the cluster, a bit each; 0: no multicast. */
+ * where they do in those blocks of the cluster, a bit each; 0: no multicast. SOFT_RANKS_PAIRS (cta_group::2): one mbarrier of each pair is told for both. */
+#define SOFT_RANKS_PAIRS (1u << 16)
+#define SOFT_RANKS 0xffffu
 void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, const void *from, uint32_t bytes, void *mbarrier, uint32_t keep, uint32_t ranks);
 void soft_bulk_zero(struct soft_warp *w, uint32_t lane, void *to, uint64_t bytes);
 
@@ -229,6 +231,56 @@ void soft_tensor_replace(struct soft_warp *w, uint32_t lane, struct soft_tensor_
  * is the right factor), from number `first` on. For each eight of them `out` gets as many times 128 bytes: the first piece of the eight rows, one row after the
  * other, then the second. `transposed`: the elements, of 16 bits, of a column lie side by side. */
 void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, uint32_t blocks, uint32_t pieces, uint32_t transposed, void *out);
+
+/* ---- tensor memory (tcgen05) ---- */
+
+/* A block has 128 lanes of 512 columns of 32 bits; an address has the lane in its high and the column in its low 16 bits. The programs take columns by 32, at their addresses.
+ * `lanes`: who carries it out; where lanes run by themselves the first of them does. soft_tensor_memory_take writes the address to `to`, and waits until so many
+ * columns are free (kernels that call it have uses_barrier set); after soft_tensor_memory_close nobody may take any more. */
+#define SOFT_TENSOR_LANES 128u
+#define SOFT_TENSOR_COLUMNS 512u
+void soft_tensor_memory_take(struct soft_warp *w, uint32_t lanes, void *to, uint32_t columns);
+void soft_tensor_memory_give(struct soft_warp *w, uint32_t lanes, uint32_t address, uint32_t columns);
+void soft_tensor_memory_close(struct soft_warp *w);
+
+/* tcgen05.ld and .st: so many registers of 32 lanes each. `packed`: a register has the low halves of two columns. `half`: of SOFT_TENSOR_16X32X2, the columns between the
+ * two halves of the warp. */
+enum { SOFT_TENSOR_32X32, SOFT_TENSOR_16X64, SOFT_TENSOR_16X128, SOFT_TENSOR_16X256, SOFT_TENSOR_16X32X2 };
+void soft_tensor_memory_load(struct soft_warp *w, uint32_t address, uint32_t shape, uint32_t registers, uint32_t packed, uint32_t half,
+                             uint32_t *out);
+void soft_tensor_memory_store(struct soft_warp *w, uint32_t address, uint32_t shape, uint32_t registers, uint32_t packed, uint32_t half,
+                              const uint32_t *values);
+
+/* tcgen05.cp for one lane: rows of a matrix in shared memory (a matrix descriptor), once, or to two or four groups of lanes. `pair`: both blocks of the pair do it, each
+ * from its own shared memory to its own tensor memory. */
+enum { SOFT_TENSOR_128X256, SOFT_TENSOR_4X256, SOFT_TENSOR_128X128, SOFT_TENSOR_64X128_02_13, SOFT_TENSOR_64X128_01_23, SOFT_TENSOR_32X128 };
+void soft_tensor_memory_copy(struct soft_warp *w, uint32_t lane, uint32_t address, uint64_t descriptor, uint32_t shape, uint32_t pair);
+
+/* tcgen05.mma for one lane: D = A B + D, D in tensor memory from address d on. how: the kind, and bits. a: a matrix descriptor, or an address in tensor memory; b: a descriptor; instruction: the
+ * instruction descriptor; metadata: where those of a sparse A lie, scale_a and scale_b: the scales; enable: whether D is added, which is then divided by
+ * two to the power of the number at SOFT_PRODUCT_SCALE_SHIFT; disabled: lanes of D that stay as they are, 128 bits of this block and 128 of the other one of the pair. */
+enum {
+    SOFT_PRODUCT_F16,
+    SOFT_PRODUCT_TF32,
+    SOFT_PRODUCT_F8F6F4,
+    SOFT_PRODUCT_I8,
+    SOFT_PRODUCT_MXF8F6F4,
+    SOFT_PRODUCT_MXF4,
+    SOFT_PRODUCT_MXF4NVF4,
+    SOFT_PRODUCT_KIND = 15,
+    SOFT_PRODUCT_PAIR = 16,      /* cta_group::2: both blocks of the pair make it, with half of A's and B's rows each */
+    SOFT_PRODUCT_LEFT_HERE = 32, /* A is in tensor memory */
+    SOFT_PRODUCT_SPARSE = 64,
+    SOFT_PRODUCT_STATIONARY = 128,  /* .ws: other lanes have the rows */
+    SOFT_PRODUCT_VECTORS_SHIFT = 8, /* scales of a row: 1, 2 or 4 */
+    SOFT_PRODUCT_SCALE_SHIFT = 12
+};
+void soft_tensor_product(struct soft_warp *w, uint32_t lane, uint32_t how, uint32_t d, uint64_t a, uint64_t b, uint32_t instruction,
+                         uint32_t metadata, uint32_t scale_a, uint32_t scale_b, uint32_t enable, uint64_t disabled0, uint64_t disabled1,
+                         uint64_t disabled2, uint64_t disabled3);
+
+/* tcgen05.commit: one arrival at the mbarrier; `ranks`: at those that lie where it does in these blocks of the cluster, a bit each; 0: at itself. */
+void soft_tensor_commit(struct soft_warp *w, uint32_t lane, void *mbarrier, uint32_t ranks);
 
 /* Textures and surfaces (texture.h) for the lanes of a warp. handles: of 32 lanes. rows: values of 32 lanes each, bits of u32, s32 or f32: the layer, then x, y, z; then
  * the level of detail, or three rows of d/dx and three of d/dy. what: the geometry (1, 2 or 3 dimensions, or a cube: 0 to 3), and bits; what of a texture from bit

@@ -1,5 +1,6 @@
 /* What blocks have while they are resident on a thread: shared and local memory, a fiber for each warp, and the other blocks of their cluster. */
 #include "exec_private.h"
+#include "matrix/tensor_memory.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 static void block_delete(struct block *b) {
     if (b->window) munmap(b->window, b->window_reserve);
     if (b->local) munmap(b->local, b->local_size);
+    tensor_memory_delete(b->tensor);
     free(b);
 }
 

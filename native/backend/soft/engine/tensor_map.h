@@ -11,7 +11,8 @@ enum { SOFT_TENSOR_F16 = 6, SOFT_TENSOR_BF16 = 9, SOFT_TENSOR_F32_FTZ = 10, SOFT
 
 struct soft_tensor_map {
     uint32_t magic;
-    uint8_t type, rank, swizzle, fill; /* swizzle: 0, or 1 to 3 for 32, 64 and 128 bytes; fill: 1 puts NaNs where the tensor has no elements */
+    uint8_t type, rank, swizzle,
+        fill; /* swizzle: 0, 1 to 3 for 32, 64 and 128 bytes, or 4 for 128 in pieces of 32; fill: 1 puts NaNs where the tensor has no elements */
     uint64_t address;
     uint32_t last[5]; /* the last index of each dimension */
     uint16_t box[5];
