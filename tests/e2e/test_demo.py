@@ -33,7 +33,7 @@ def test_every_row_is_right_with_a_new_seed() -> None:
     ("only", "rows"),
     [
         pytest.param(("cuda/tour.cu", "cupy/elementwise.py", "cupy/streams.py"), 6, id="some"),
-        pytest.param((), 18, id="all", marks=pytest.mark.wide),
+        pytest.param((), 18, id="all", marks=pytest.mark.long),
     ],
 )
 def test_dropped_launches_fail_every_row(only: tuple[str, ...], rows: int) -> None:

@@ -26,7 +26,7 @@ def test_everything(pool: Server, program: Path, link: str, pager: str) -> None:
     assert wait_until(lambda: pool.memory_used() == before)
 
 
-@pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("delay(rtt=5ms,tcp)", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("delay(rtt=5ms,tcp)", marks=pytest.mark.long)])
 def test_registered(pool: Server, build: Callable[..., Path], link: str) -> None:
     before = pool.memory_used()
     assert_right(run_program(pool, [build("registered")], "--link", link))

@@ -85,8 +85,8 @@ def test_no_room(own_pool: Callable[..., Server], build: Callable[..., Path]) ->
         right(first)
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("link", [pytest.param("shm", marks=pytest.mark.long), "tcp"])
+@pytest.mark.long
+@pytest.mark.parametrize("link", ["shm", "tcp"])
 def test_notebooks(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """Ten notebooks with two fifths of the memory each, and one program that never stops computing: all finish, with no more memory than there is."""
     server, notebook = own_pool(*BY_HAND), HERE / "programs" / "notebook.py"

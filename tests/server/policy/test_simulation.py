@@ -78,8 +78,10 @@ def test_a_crowd_for_days() -> None:
     judge_crowd(crowd(5, 0.8), 5)
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("load", [0.6, 0.8, 1.0])
+MONTHS = [pytest.param(load, marks=pytest.mark.wide if load < 0.8 else pytest.mark.long) for load in (0.6, 0.8, 1.0)]
+
+
+@pytest.mark.parametrize("load", MONTHS)
 def test_a_crowd_for_months(load: float) -> None:
     judge_crowd(crowd(120, load, 997), 120)
 

@@ -44,8 +44,7 @@ def fast(library: str) -> list[str]:
     return [c.id for c in case.cases_of(library) if c.fast]
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("library", ["cufft", "curand"])
+@pytest.mark.parametrize("library", [pytest.param("cufft", marks=pytest.mark.long), pytest.param("curand", marks=pytest.mark.wide)])
 def test_some(library: str, tmp_path: Path) -> None:
     assert not any(found := ways_that_differ(library, fast(library)[::5], tmp_path).values()), found
 
