@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from soft.kernels import Kernels
-from soft.matrices import G, T, eights, fragments, rng
+from soft.matrices import G, T, eights, fragments, metadata, rng, thinned
 
 HEAD = ".version 8.7\n.target sm_120a\n.address_size 64\n"
 
@@ -30,32 +30,45 @@ FORMS = [
 ]  # fmt: skip
 
 
-def text(kind: str, k: int, written: str, scales: str, a: str, b: str, numbers: tuple[str, str] = ("{%h0, %h1}", "{%h2, %h3}")) -> str:
-    """A kernel of one warp: registers of the factors and of the sums, the scales' words, and the four numbers, bytes and threads of A and B."""
+def text(kind: str, k: int, written: str, scales: str, a: str, b: str, numbers: tuple[str, str] = ("{%h0, %h1}", "{%h2, %h3}"), sparse: bool = False) -> str:
+    """A kernel of one warp: registers of the factors and of the sums, the scales' words, and the four numbers, bytes and threads of A and B. With `sparse` the
+    metadata follows the scales' words, and B has twice as many registers."""
+    of_b = "{%r5, %r6, %r9, %r10}" if sparse else "{%r5, %r6}"
     return f"""{HEAD}.visible .entry k(.param .u64 a, .param .u64 b, .param .u64 s, .param .u64 d, .param .u64 n) {{
     .reg .b32 %r<12>; .reg .b16 %h<4>; .reg .f32 %d<4>; .reg .b64 %q<8>; mov.u32 %r0, %tid.x;
     ld.param.u64 %q0, [a]; ld.param.u64 %q1, [b]; ld.param.u64 %q2, [s]; ld.param.u64 %q3, [d]; ld.param.u64 %q4, [n];
     mad.wide.u32 %q0, %r0, 4, %q0; mad.wide.u32 %q1, %r0, 4, %q1; mad.wide.u32 %q2, %r0, 4, %q2; mad.wide.u32 %q3, %r0, 16, %q3;
-    {" ".join(f"ld.global.b32 %r{1 + i}, [%q0+{128 * i}];" for i in range(4))} {" ".join(f"ld.global.b32 %r{5 + i}, [%q1+{128 * i}];" for i in range(2))}
+    {" ".join(f"ld.global.b32 %r{1 + i}, [%q0+{128 * i}];" for i in range(4))} {" ".join(f"ld.global.b32 %r{r}, [%q1+{128 * i}];" for i, r in enumerate((5, 6, 9, 10)[: 2 + 2 * sparse]))}
+    {"ld.global.b32 %r11, [%q2+256];" if sparse else ""}
     ld.global.b32 %r7, [%q2]; ld.global.b32 %r8, [%q2+128]; {" ".join(f"ld.global.b16 %h{i}, [%q4+{2 * i}];" for i in range(4))}
     ld.global.v4.f32 {{%d0, %d1, %d2, %d3}}, [%q3];
-    mma.sync.aligned.m16n8k{k}.row.col.kind::{kind}.block_scale{written}.f32.{a}.{b}.f32.{scales} {{%d0, %d1, %d2, %d3}}, {{%r1, %r2, %r3, %r4}}, {{%r5, %r6}},
-    {{%d0, %d1, %d2, %d3}}, {{%r7}}, {numbers[0]}, {{%r8}}, {numbers[1]}; st.global.v4.f32 [%q3], {{%d0, %d1, %d2, %d3}}; ret; }}"""
+    mma{".sp::ordered_metadata" if sparse else ""}.sync.aligned.m16n8k{k}.row.col.kind::{kind}.block_scale{written}.f32.{a}.{b}.f32.{scales} {{%d0, %d1, %d2, %d3}},
+    {{%r1, %r2, %r3, %r4}}, {of_b}, {{%d0, %d1, %d2, %d3}}, {"{%r11}, 0, " if sparse else ""}{{%r7}}, {numbers[0]}, {{%r8}}, {numbers[1]}; st.global.v4.f32 [%q3], {{%d0, %d1, %d2, %d3}}; ret; }}"""
 
 
+@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(("kind", "k", "written", "count", "scales", "bytes_", "formats"), FORMS)
-def test_products(kind: str, k: int, written: str, count: int, scales: str, bytes_: tuple[int, ...], formats: tuple[str, str]) -> None:
+def test_products(kind: str, k: int, written: str, count: int, scales: str, bytes_: tuple[int, ...], formats: tuple[str, str], sparse: bool) -> None:
+    """A sparse A has half of each chunk of four elements, or two pairs of eight, and scales are twice as many elements'."""
     a_kind, b_kind = formats
+    bits = 4 if k == 64 else 8
+    k *= 1 + sparse
     near = {name: np.flatnonzero(np.abs(v) <= 6) for name, v in VALUES.items()}
     for byte_a, thread_a, byte_b, thread_b in [(b, i % 2, bytes_[-1 - j], i) for j, b in enumerate(bytes_) for i in range(4)]:
-        a, b = rng.choice(near[a_kind], (16, k)), rng.choice(near[b_kind], (8, k))
-        bits = 4 if k == 64 else 8
+        a, b = rng.choice(near[a_kind], (16, k // (1 + sparse))), rng.choice(near[b_kind], (8, k))
         left, right = (
             fragments(x << 2 if bits == 8 and kind_ == "e2m1" else x, bits, rows) for x, kind_, rows in ((a, a_kind, 16), (b, b_kind, 8))
         )  # 4 bits lie in their byte's middle
         some = rng.integers(120, 135, (24, count)) if scales == "ue8m0" else rng.integers(40, 80, (24, count))
         factors = 2.0 ** (some - 127) if scales == "ue8m0" else VALUES["e4m3"][some]
-        words = rng.integers(0, 1 << 32, (2, 32), np.uint32)  # what is not named is not looked at
+        words = rng.integers(0, 1 << 32, (3, 32), np.uint32)  # what is not named is not looked at
+        dense = VALUES[a_kind][a]
+        if sparse:
+            chosen, nibbles = thinned(16, k, bits)
+            words[2] = metadata(nibbles, bits, 0)
+            dense = np.zeros((16, k))
+            places = (np.arange(chosen.shape[1])[None, :, None] * (8 if bits == 4 else 4) + chosen).reshape(16, k // 2)
+            np.put_along_axis(dense, places, VALUES[a_kind][a], 1)
 
         def put(which: int, lane: int, byte: int, row: Any, words: Any = words) -> None:
             for i, code in enumerate(row):
@@ -70,8 +83,8 @@ def test_products(kind: str, k: int, written: str, count: int, scales: str, byte
         for i in range(4):
             first[G + i // 2 * 8, 2 * T + i % 2] = d[:, i]
         numbers = np.array([byte_a, thread_a, byte_b, thread_b], np.uint16)
-        Kernels(text(kind, k, written, scales, a_kind, b_kind)).launch("k", 1, 32, left, right, words, d, numbers)
-        x = VALUES[a_kind][a] * np.repeat(factors[:16], k // count, 1)
+        Kernels(text(kind, k, written, scales, a_kind, b_kind, sparse=sparse)).launch("k", 1, 32, left, right, words, d, numbers)
+        x = dense * np.repeat(factors[:16], k // count, 1)
         y = VALUES[b_kind][b] * np.repeat(factors[16:], k // count, 1)
         want = first + x @ y.T
         got = np.zeros((16, 8))

@@ -14,7 +14,7 @@ from gpuvirt.soft import coverage
 from gpuvirt.soft.ptx.opcodes import OPCODES, unknown
 
 HERE = Path(__file__).parent
-TABLES = (*(f"ops.test_ops_{name}" for name in ("integer", "floating", "convert", "warp", "video", "forms", "mma", "atomic", "texture")), "test_async_copy", "test_memory", "test_wgmma", "test_tcgen05", "test_sparse_mma", "test_block_scale", "test_small_elements", "test_im2col")
+TABLES = (*(f"ops.test_ops_{name}" for name in ("integer", "floating", "convert", "warp", "video", "forms", "mma", "atomic", "texture")), "test_async_copy", "test_memory", "test_wgmma", "test_tcgen05", "test_stochastic_rounding", "test_sparse_mma", "test_block_scale", "test_small_elements", "test_im2col")
 # The order of memory accesses, caches and hints: no test can see a difference.
 UNSEEN = {
     "weak", "relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "sc", "cta", "cluster", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc",

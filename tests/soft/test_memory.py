@@ -199,7 +199,7 @@ def test_fetches_from_textures(t: str) -> None:
         k.launch("k", 1, 32, np.zeros(8, np.uint64), np.zeros((32, 4), np.uint32))
 
 
-@pytest.mark.parametrize("text", ["fma.rn.oob.f16 %h1, %h1, %h1, %h1;", "cvt.rs.f16x2.f32 %r3, %r3, %r3, %r4;", "sust.p.1d.b32.trap [%q1, {%r3}], {%r4};",
+@pytest.mark.parametrize("text", ["fma.rn.oob.f16 %h1, %h1, %h1, %h1;", "cvt.rs.f16.f32 %h1, %r3, %r4;", "sust.p.1d.b32.trap [%q1, {%r3}], {%r4};",
                                   "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r3}, {%r3}, {%r3}, {%r3}, %r3, 0;", "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%r3}, %q1, %q1, %r3, 0, %p1, 1, 1, 0, 0;",
                                   "multimem.red.relaxed.sys.global.add.f32 [%aa], %r3;", "tcgen05.shift.cta_group::1.down [%r3];", "add.rq.f32 %r3, %r3, %r3;"])  # fmt: skip
 def test_what_is_missing_is_refused_by_name(text: str) -> None:

@@ -1,4 +1,5 @@
-"""Products of blocks with scales (mma with .block_scale): each 16 or 32 elements of a row of A, and of a column of B, have a factor of their own.
+"""Products of blocks with scales (mma with .block_scale): each 16 or 32 elements of a row of A, and of a column of B, have a factor of their own;
+twice as many where A is sparse.
 
 The scales of rows g and g + 8 are in the first and the second lane of the pair of a quad that A's thread number names, those of column g in the lane
 of the quad that B's names; the byte number says at which byte of the register they begin.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.ops import fp8
+from gpuvirt.soft.ops import fp8, sparse
 from gpuvirt.soft.ops.fragments import PACKED, Product, elements, items, moved, multiply, out_of_line
 from gpuvirt.soft.ops.warp import permute
 from gpuvirt.soft.ptx.parser import Ins, Operand, Vec
@@ -27,9 +28,17 @@ def element_kind(e: Context, ins: Ins, k: int, a_kind: str, b_kind: str) -> str 
     """How the elements lie, where that is not what their format says; refuses what is no such product."""
     name, (wanted, only, vectors) = next((item for item in _KINDS.items() if item[0] in ins.mods), ("", (0, None, {})))
     count = _count(ins, vectors)
-    if k != wanted or count not in vectors or ins.mods[-1] not in vectors[count] or (only and (a_kind, b_kind) != (only, only)) or len(ins.ops) != 8:
+    thin = is_sparse(ins)
+    if k != wanted * (1 + thin) or len(ins.ops) != 8 + 2 * thin:
+        raise e.fail(name)
+    if count not in vectors or ins.mods[-1] not in vectors[count] or (only and (a_kind, b_kind) != (only, only)):
         raise e.fail(name)
     return PACKED if only else None
+
+
+def is_sparse(ins: Ins) -> bool:
+    """Whether half of the left factor is not there."""
+    return not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods)
 
 
 def _count(ins: Ins, vectors: dict[int, tuple[str, ...]]) -> int:
@@ -62,14 +71,27 @@ def _words(e: Context, data: Operand, numbers: Operand, lanes: int) -> list[Val]
     return [moved(e, column, [(lane % 4 * 2 + odd) * 4 for lane in range(LANES)]) for odd in range(2)]  # columns 2t and 2t + 1
 
 
-def _scaled(e: Context, p: Product, count: int, name: str, total: list[Val], a_raw: list[Val], b_raw: list[Val], words: list[Val]) -> list[Val]:
+def _scaled(
+    e: Context,
+    p: Product,
+    count: int,
+    name: str,
+    total: list[Val],
+    a_raw: list[Val],
+    b_raw: list[Val],
+    words: list[Val],
+    metadata: tuple[Val, Operand] | None,
+) -> list[Val]:
     """Of each block the sum of its products, times both scales."""
     a_regs, b_regs = [elements(e, r, p.a_kind) for r in a_raw], [elements(e, r, p.b_kind) for r in b_raw]
     total = list(total)
     size = p.k // count
     for block in range(count):
         zeros = [e.splat(e.fconst(0.0, "float")) for _ in total]
-        parts = multiply(e, p, zeros, a_regs, b_regs, range(block * size, (block + 1) * size))
+        if metadata is None:
+            parts = multiply(e, p, zeros, a_regs, b_regs, range(block * size, (block + 1) * size))
+        else:
+            parts = sparse.multiply(e, p, zeros, a_regs, b_regs, *metadata, range(block * size // 2, (block + 1) * size // 2))
         scales = [_of_format(e, e.band(e.lshr(word, e.const(8 * block, "i32")), e.const(0xFF, "i32")), name) for word in words]
         for i, part in enumerate(parts):
             # In double, which has room for the product of any two scales.
@@ -82,11 +104,15 @@ def product(e: Context, ins: Ins, p: Product, total: list[Val], a_raw: list[Val]
     """The sums of 16 by 8 with the product added, from the registers as they are."""
     vectors = next(vectors for name, (_, _, vectors) in _KINDS.items() if name in ins.mods)
     count, form = _count(ins, vectors), ins.mods[-1]
-    words = [*_words(e, ins.ops[4], ins.ops[5], 2), *_words(e, ins.ops[6], ins.ops[7], 1)]
+    a_data, a_numbers, b_data, b_numbers = ins.ops[-4:]
+    words = [*_words(e, a_data, a_numbers, 2), *_words(e, b_data, b_numbers, 1)]
     sums, left = len(total), len(a_raw)
+    thin = [e.splat(e.rd_int(items(ins.ops[4])[0], 32))] if is_sparse(ins) else []  # the metadata
 
     def make(values: list[Val]) -> list[Val]:
-        return _scaled(e, p, count, form, values[:sums], values[sums : sums + left], values[sums + left : -4], values[-4:])
+        metadata = (values.pop(), ins.ops[5]) if thin else None
+        return _scaled(e, p, count, form, values[:sums], values[sums : sums + left], values[sums + left : -4], values[-4:], metadata)
 
-    name = f'"scaled.{p.k}.{p.a_kind}.{p.b_kind}.{count}.{form}"'
-    return out_of_line(e, name, [*total, *a_raw, *b_raw, *words], sums, make)
+    of = f".sparse{sparse.Metadata(e, p, thin[0], ins.ops[5]).first}" if thin else ""
+    name = f'"scaled.{p.k}.{p.a_kind}.{p.b_kind}.{count}.{form}{of}"'
+    return out_of_line(e, name, [*total, *a_raw, *b_raw, *words, *thin], sums, make)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.codegen.opcode_handlers import emits
-from gpuvirt.soft.ops import fp8
+from gpuvirt.soft.ops import fp8, stochastic
 from gpuvirt.soft.ops.float_formats import canonical, clean, flush, flushed, narrow, pack_halves, saturate, step, widen
 from gpuvirt.soft.ptx.parser import Ins
 from gpuvirt.soft.ptx.types import TYPES, Type, llvm_type
@@ -21,14 +21,17 @@ def _floats(t: Type) -> bool:
 def cvt(e: Context, ins: Ins) -> None:
     types = [TYPES[m] for m in ins.mods if m in TYPES]
     mode = next((m for m in ins.mods if m in ("rn", "rz", "rm", "rp", "rna", *_INTEGRAL)), None)
-    if "rs" in ins.mods:
-        raise e.fail()
     if "pack" in ins.mods:
         _pack(e, ins, types)
         return
     if len(types) != 2:
         raise e.fail()
     to, t = types
+    if "rs" in ins.mods:
+        if to.kind != "x" or t.name != "f32":
+            raise e.fail()
+        stochastic.convert(e, ins, to)
+        return
     if to.kind == "x" or t.kind == "x":
         _packed(e, ins, to, t, mode)
         return

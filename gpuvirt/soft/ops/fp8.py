@@ -130,7 +130,7 @@ def _narrowed(e: Context, ins: Ins, to: Type, t: Type) -> None:
     else:
         raise e.fail()
     name = to.name[:-2]
-    if "rs" in ins.mods or (name != "ue8m0" and ("rn" not in ins.mods or "satfinite" not in ins.mods)):
+    if name != "ue8m0" and ("rn" not in ins.mods or "satfinite" not in ins.mods):
         raise e.fail()
     if name == "ue8m0":
         a, b = (_to_scale(e, x, ins) for x in (low, high))

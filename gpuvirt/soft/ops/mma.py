@@ -47,8 +47,8 @@ def mma(e: Context, ins: Ins) -> None:
         packed = block_scale.element_kind(e, ins, k, a_kind, b_kind)
         a_kind, b_kind = packed or a_kind, packed or b_kind
     per = max(32 // ELEMENT_BITS[a_kind], 1)
-    thin = not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods)  # half of the left factor is not there
-    if len(left) * per * LANES * (1 + thin) != m * k or len(right) * per * LANES != n * k or (thin and (scales or m != 16)):
+    thin = block_scale.is_sparse(ins)
+    if len(left) * per * LANES * (1 + thin) != m * k or len(right) * per * LANES != n * k or (thin and m != 16):
         raise e.fail("fragment sizes")
     product = Product(m // 8, k, a_kind, b_kind, "satfinite" in ins.mods)
     total = accumulators(e, ins.ops[3], c_kind)
@@ -57,10 +57,10 @@ def mma(e: Context, ins: Ins) -> None:
     if many and not thin and not scales:
         write_accumulators(e, ins.ops[0], d_kind, _call(e, product, total, a_raw, b_raw))
         return
-    if thin:
-        total = sparse.product(e, product, total, a_raw, b_raw, e.rd_int(ins.ops[4], 32), ins.ops[5])
-    elif scales:
+    if scales:
         total = block_scale.product(e, ins, product, total, a_raw, b_raw)
+    elif thin:
+        total = sparse.product(e, product, total, a_raw, b_raw, e.rd_int(ins.ops[4], 32), ins.ops[5])
     else:
         total = multiply(e, product, total, [elements(e, r, a_kind) for r in a_raw], [elements(e, r, b_kind) for r in b_raw])
     write_accumulators(e, ins.ops[0], d_kind, total)

@@ -50,8 +50,17 @@ class Metadata:
         return list(range(self.width))
 
 
-def multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], b_regs: list[list[Val]], word: Val, selector: Operand) -> list[Val]:
-    """The sums of 16 by 8 with the product added, from the elements of the fragments' registers."""
+def multiply(
+    e: Context,
+    p: Product,
+    total: list[Val],
+    a_regs: list[list[Val]],
+    b_regs: list[list[Val]],
+    word: Val,
+    selector: Operand,
+    steps: range | None = None,
+) -> list[Val]:
+    """The sums of 16 by 8 with the product added, from the elements of the fragments' registers; `steps`: some of the elements of a row."""
     metadata = Metadata(e, p, word, selector)
     per = 32 // metadata.bits
 
@@ -59,7 +68,8 @@ def multiply(e: Context, p: Product, total: list[Val], a_regs: list[list[Val]], 
         return moved(e, b_regs[k // (4 * per)][k % per], [(lane % 4 * 2 + odd) * 4 + k // per % 4 for lane in range(LANES)])
 
     there = metadata.width // 2
-    for step in range(p.k // 2):
+    total = list(total)
+    for step in steps or range(p.k // 2):
         block, t, part = step // (4 * per), step // per % 4, step % per
         chunk, number = divmod(step, there)
         choices = [[right(chunk * metadata.width + c, odd) for c in metadata.candidates(number)] for odd in range(2)]

@@ -214,8 +214,8 @@ tanh                                 | first  | -      | operands  | -      | - 
 # Conversion
 cvt                                  | first  | -      | operands  | -      | -        | -       | masked   | convert  | converts
     convert:cvt | converts between types, rounding or saturating
-    u8 s8 {_I} f16 bf16 f32 f64 tf32 b32 f16x2 bf16x2 e4m3x2 e5m2x2 e2m3x2 e3m2x2 e2m1x2 ue8m0x2 | {_ROUND} rna rni rzi rmi rpi ftz sat \
-        relu satfinite pack
+    u8 s8 {_I} f16 bf16 f32 f64 tf32 b32 f16x2 bf16x2 e4m3x2 e5m2x2 e2m3x2 e3m2x2 e2m1x2 ue8m0x2 e4m3x4 e5m2x4 e2m3x4 e3m2x4 e2m1x4 | \
+        {_ROUND} rna rs rni rzi rmi rpi ftz sat relu satfinite pack
 # Memory, ordering, hints
 ld                                   | first  | -      | operands  | load   | -        | -       | masked   | -        | keeps
   .local                             | first  | -      | always    | load   | -        | -       | masked   | -        | keeps

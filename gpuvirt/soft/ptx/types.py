@@ -16,6 +16,7 @@ class Type(NamedTuple):
 
 
 _NARROW = {"e4m3x2": 16, "e5m2x2": 16, "e2m3x2": 16, "e3m2x2": 16, "ue8m0x2": 16, "e2m1x2": 8}
+_NARROW |= {"e4m3x4": 32, "e5m2x4": 32, "e2m3x4": 32, "e3m2x4": 32, "e2m1x4": 16}
 
 
 def _table() -> dict[str, Type]:
