@@ -169,6 +169,12 @@ def lanes_of(paths: int, m: int, part: int) -> int:
     return m // 16 * 32 + m % 16 if paths == 0 else m + part * (128 // paths)
 
 
+def commit(blocks: int) -> str:
+    """What tells each block when the product is there."""
+    several, ranks = (".multicast::cluster", ", %h0") if blocks == 2 else ("", "")
+    return f"tcgen05.commit.cta_group::{blocks}.mbarrier::arrive::one.shared::cluster{several}.b64 [bar]{ranks};"
+
+
 class Layout:
     """Where D's rows and columns lie. paths: into how many parts the columns are divided; 0: of 32 lanes 16 have rows."""
 
@@ -231,10 +237,8 @@ def run(
     sums = rng.integers(-first, first + 1, (m, n))
     before[index] = raw(sums, d_kind)
     instruction = SUMS[d_kind] << 4 | CODES[a_kind] << 7 | CODES[b_kind] << 10 | turned[0] << 15 | turned[1] << 16 | n // 8 << 17 | m // 16 << 24 | bits
-    ready = "" if blocks == 1 else ".multicast::cluster"
-    done = f"tcgen05.commit.cta_group::{blocks}.mbarrier::arrive::one.shared::cluster{ready}.b64 [bar]{', %h0' if ready else ''};"
     work = f"""mov.b16 %h0, 3; @!%p4 bra DONE; tcgen05.mma{how.split()[0] if how.startswith(".ws") else ""}.cta_group::{blocks}.{WORDS.get(a_kind, "kind::f8f6f4")}{how.removeprefix(".ws").strip()}
-    [%r12], {left}, %q4, %r10, {after.format("%p3") if after else "%p3"}; {done} DONE: {WAIT}"""
+    [%r12], {left}, %q4, %r10, {after.format("%p3") if after else "%p3"}; {commit(blocks)} DONE: {WAIT}"""
     got = launched(work, image, before, *descriptors, instruction, keep, blocks == 2, ".reg .b16 %h<1>;")
     product = ALL[a_kind].value(a).astype(np.float64) @ ALL[b_kind].value(b).astype(np.float64).T
     wanted = (want or (lambda product, sums: product + sums))(product, sums if keep else 0 * sums)
@@ -351,8 +355,7 @@ def test_scales(kinds: tuple[str, str, int, Any, tuple[str, str]], m: int, n: in
     before[index] = raw(sums, "f32")
     codes = [1, 1] if packed else [CODES[a_kind], CODES[b_kind]]
     instruction = byte << 4 | codes[0] << 7 | codes[1] << 10 | n // 8 << 17 | (draw is E8M0[0]) << 23 | m // 16 << 24 | byte << 29
-    done = f"tcgen05.commit.cta_group::{blocks}.mbarrier::arrive::one.shared::cluster{'.multicast::cluster' if blocks == 2 else ''}.b64 [bar]{', %h0' if blocks == 2 else ''};"
-    work = f"mov.b16 %h0, 3; @!%p4 bra DONE; tcgen05.mma.cta_group::{blocks}.{word}.block_scale{vector} [%r12], %q3, %q4, %r10, [%r12+400], [%r12+440], %p3; {done} DONE: {WAIT}"
+    work = f"mov.b16 %h0, 3; @!%p4 bra DONE; tcgen05.mma.cta_group::{blocks}.{word}.block_scale{vector} [%r12], %q3, %q4, %r10, [%r12+400], [%r12+440], %p3; {commit(blocks)} DONE: {WAIT}"
     got = launched(work, image, before, *descriptors, instruction, 1, blocks == 2, ".reg .b16 %h<1>;")
     scaled = [(ALL[kind].value(x).astype(np.float64).reshape(len(x), count, -1) * value(s)[..., None]).reshape(len(x), k) for kind, x, s in ((a_kind, a, of_a), (b_kind, b, of_b))]
     assert np.allclose(numbers(got[index], "f32"), scaled[0] @ scaled[1].T + sums, rtol=1e-6, atol=1e-4)
@@ -398,9 +401,8 @@ def test_sparse_left_factor(kinds: tuple[str, str, str], m: int, n: int, blocks:
     before[index] = raw(sums, d_kind)
     codes = 1 << 7 | 1 << 10 | 1 << 23 if packed else SUMS[d_kind] << 4 | CODES[a_kind] << 7 | CODES[b_kind] << 10
     instruction = selector | 1 << 2 | codes | n // 8 << 17 | m // 16 << 24
-    done = f"tcgen05.commit.cta_group::{blocks}.mbarrier::arrive::one.shared::cluster{'.multicast::cluster' if blocks == 2 else ''}.b64 [bar]{', %h0' if blocks == 2 else ''};"
     work = f"""mov.b16 %h0, 3; @!%p4 bra DONE; tcgen05.mma{how}.sp.cta_group::{blocks}.{WORDS.get(a_kind, 'kind::mxf4.block_scale' if packed else 'kind::f8f6f4')}
-    [%r12], %q3, %q4, [%r12+300], %r10, {'[%r12+400], [%r12+440], ' if packed else ''}%p3; {done} DONE: {WAIT}"""
+    [%r12], %q3, %q4, [%r12+300], %r10, {'[%r12+400], [%r12+440], ' if packed else ''}%p3; {commit(blocks)} DONE: {WAIT}"""
     got = launched(work, image, before, *descriptors, instruction, 1, blocks == 2, ".reg .b16 %h<1>;")
     dense = np.zeros((m, k))
     np.put_along_axis(dense, places, ALL[a_kind].value(a).astype(np.float64), 1)
