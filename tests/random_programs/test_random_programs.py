@@ -105,5 +105,5 @@ def test_a_seeded_bug_is_found(request: pytest.FixtureRequest, target: Targets, 
     assert "has other bytes" in found.failure.text, found.failure.text
     print(f"{name}: after {found.steps} steps")
     if name in IN_TEST:
-        small = shrink.shrink(found.program, shrink.fails_at(target(server, bug.link, tmp_path), 3), 6)
+        small = shrink.shrink(found.program, shrink.fails_at(target(server, bug.link, tmp_path), 3), 15)
         assert len(small.ops) < len(found.program.ops) / 4, shrink.explained(small, found.failure)

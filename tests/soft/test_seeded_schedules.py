@@ -49,8 +49,9 @@ def test_on_all_cores() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_seed_goes_the_same_way_again() -> None:
-    names = [name for name in CASES[::6] if name not in READ_CLOCKS]
+@pytest.mark.parametrize("every", [6, pytest.param(3, marks=pytest.mark.long)])
+def test_a_seed_goes_the_same_way_again(every: int) -> None:
+    names = [name for name in CASES[::every] if name not in READ_CLOCKS]
     script = (
         "import sys; from soft.scheduling import CASES; from soft.scheduling.seeds import reseed\n"
         "for name in sys.argv[1:]:\n"

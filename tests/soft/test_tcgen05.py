@@ -441,6 +441,8 @@ def test_mistakes_are_named() -> None:
     fails(TAKE.format(32) + product.format(128 // 16 << 24 | 4 << 17 | 1 << 2, 1), "disagrees about the sparse factor")
     fails(TAKE.format(32) + product.format(256 // 16 << 24 | 4 << 17, 2), "a pair of which there is one block")
     fails(TAKE.format(32) + product.format(128 // 16 << 24 | 8 << 17, 1), "column 32 of tensor memory is not allocated")
+    sparse = product.replace("mma.cta", "mma.sp.cta").replace("%q0, %r2", "%q0, [%r1+40000], %r2")
+    fails(TAKE.format(32) + sparse.format(128 // 16 << 24 | 4 << 17 | 1 << 2, 1), "no column 40001")
 
 
 def test_who_finds_none_waits() -> None:

@@ -20,7 +20,7 @@ HELPERS = (
     "soft_lane_active", "soft_lane_barrier", "soft_lane_begin", "soft_lane_point", "soft_lane_spin_round", "soft_lane_enter", "soft_lane_leave",
     "soft_misaligned", "soft_surface_load", "soft_surface_store", "soft_surface_reduce", "soft_child_buffer", "soft_child_launch", "soft_last_error",
     "soft_preempt", "soft_set_condition", "soft_cluster_arrive", "soft_cluster_wait", "soft_cancel_answer", "soft_warpgroup_sync", "soft_matrix_load",
-    "soft_tensor_im2col", "soft_tensor_memory_take", "soft_tensor_memory_give", "soft_tensor_memory_close", "soft_tensor_memory_load",
+    "soft_tensor_im2col", "soft_tensor_memory_alloc", "soft_tensor_memory_dealloc", "soft_tensor_memory_relinquish", "soft_tensor_memory_load",
     "soft_tensor_memory_store", "soft_tensor_memory_copy", "soft_tensor_product", "soft_tensor_commit",
 )  # fmt: skip
 _known_symbols: set[str] = set()

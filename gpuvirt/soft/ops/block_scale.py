@@ -28,17 +28,12 @@ def element_kind(e: Context, ins: Ins, k: int, a_kind: str, b_kind: str) -> str 
     """How the elements lie, where that is not what their format says; refuses what is no such product."""
     name, (wanted, only, vectors) = next((item for item in _KINDS.items() if item[0] in ins.mods), ("", (0, None, {})))
     count = _count(ins, vectors)
-    thin = is_sparse(ins)
+    thin = sparse.is_sparse(ins)
     if k != wanted * (1 + thin) or len(ins.ops) != 8 + 2 * thin:
         raise e.fail(name)
     if count not in vectors or ins.mods[-1] not in vectors[count] or (only and (a_kind, b_kind) != (only, only)):
         raise e.fail(name)
     return PACKED if only else None
-
-
-def is_sparse(ins: Ins) -> bool:
-    """Whether half of the left factor is not there."""
-    return not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods)
 
 
 def _count(ins: Ins, vectors: dict[int, tuple[str, ...]]) -> int:
@@ -107,7 +102,7 @@ def product(e: Context, ins: Ins, p: Product, total: list[Val], a_raw: list[Val]
     a_data, a_numbers, b_data, b_numbers = ins.ops[-4:]
     words = [*_words(e, a_data, a_numbers, 2), *_words(e, b_data, b_numbers, 1)]
     sums, left = len(total), len(a_raw)
-    thin = [e.splat(e.rd_int(items(ins.ops[4])[0], 32))] if is_sparse(ins) else []  # the metadata
+    thin = [e.splat(e.rd_int(items(ins.ops[4])[0], 32))] if sparse.is_sparse(ins) else []  # the metadata
 
     def make(values: list[Val]) -> list[Val]:
         metadata = (values.pop(), ins.ops[5]) if thin else None

@@ -47,7 +47,7 @@ def mma(e: Context, ins: Ins) -> None:
         packed = block_scale.element_kind(e, ins, k, a_kind, b_kind)
         a_kind, b_kind = packed or a_kind, packed or b_kind
     per = max(32 // ELEMENT_BITS[a_kind], 1)
-    thin = block_scale.is_sparse(ins)
+    thin = sparse.is_sparse(ins)
     if len(left) * per * LANES * (1 + thin) != m * k or len(right) * per * LANES != n * k or (thin and m != 16):
         raise e.fail("fragment sizes")
     product = Product(m // 8, k, a_kind, b_kind, "satfinite" in ins.mods)

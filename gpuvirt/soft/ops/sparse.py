@@ -11,8 +11,13 @@ from __future__ import annotations
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
 from gpuvirt.soft.ops.fragments import ELEMENT_BITS, Product, accumulate, elements, moved, out_of_line
-from gpuvirt.soft.ptx.parser import Imm, Operand
+from gpuvirt.soft.ptx.parser import Imm, Ins, Operand
 from gpuvirt.soft.ptx.types import LANES
+
+
+def is_sparse(ins: Ins) -> bool:
+    """Whether half of the left factor is not there."""
+    return not {"sp", "sp::ordered_metadata"}.isdisjoint(ins.mods)
 
 
 class Metadata:

@@ -63,12 +63,12 @@ def _columns(e: Context, ins: Ins, what: str) -> None:
     if what == "alloc":
         e.uses_barrier = True
         place = of_warp(e, lanes_of(e, ins, ins.ops[0], _space(ins)))
-        e.call("soft_tensor_memory_take", "void", [W, executing, place, of_warp(e, e.rd_int(ins.ops[1], 32))], declare=True)
+        e.call("soft_tensor_memory_alloc", "void", [W, executing, place, of_warp(e, e.rd_int(ins.ops[1], 32))], declare=True)
     elif what == "dealloc":
         arguments = [of_warp(e, e.rd_int(operand, 32)) for operand in ins.ops]
-        e.call("soft_tensor_memory_give", "void", [W, executing, *arguments], declare=True)
+        e.call("soft_tensor_memory_dealloc", "void", [W, executing, *arguments], declare=True)
     else:
-        e.call("soft_tensor_memory_close", "void", [W], declare=True)
+        e.call("soft_tensor_memory_relinquish", "void", [W], declare=True)
 
 
 def _registers(e: Context, ins: Ins, load: bool) -> None:
@@ -76,7 +76,7 @@ def _registers(e: Context, ins: Ins, load: bool) -> None:
     times = next((int(m[1:]) for m in ins.mods if m.startswith("x") and m[1:].isdigit()), 0)
     registers, memory, more = (items(ins.ops[0]), ins.ops[1], ins.ops[2:]) if load else (items(ins.ops[-1]), ins.ops[0], ins.ops[1:-1])
     half = more[0] if more else Imm(0)
-    if not of_one or len(registers) != of_one * times or len(more) != (shape == 4) or not isinstance(half, Imm):
+    if not of_one or len(registers) != of_one * times or len(more) != (shape == 4) or not isinstance(half, Imm) or not 0 <= half.value < 512:
         raise e.fail("the number of registers")
     packed = "pack::16b" in ins.mods or "unpack::16b" in ins.mods
     values = buffer(e, "tensor", len(registers))

@@ -85,8 +85,8 @@ static bool claim(struct runner *r, struct grid *g, uint64_t *index) {
 /* Which of the grid's blocks it is: of the cluster with that index, the one of its rank. */
 static void block_place(struct block *b, const struct grid *g, uint64_t index) {
     const uint32_t *shape = g->launch->grid, *cluster = g->model.cluster;
-    b->tensor_taken = 0;
-    b->tensor_closed = false;
+    b->tensor_allocated = 0;
+    b->tensor_relinquished = false;
     if (g->cluster > 1) {
         uint32_t rank = b->rank;
         for (int i = 0; i < 3; i++) {

@@ -159,8 +159,8 @@ struct block {
     char *local;
     size_t local_size;
     struct tensor_memory *tensor; /* matrix/tensor_memory.h; NULL until a kernel takes some */
-    uint16_t tensor_taken;        /* a bit for each 32 of its columns */
-    bool tensor_closed;           /* nobody may take any more */
+    uint16_t tensor_allocated;    /* a bit for each 32 of its columns */
+    bool tensor_relinquished;     /* nobody may take any more */
     struct block *next_free;
 };
 
@@ -284,7 +284,7 @@ static inline void *soft_in_block(const struct soft_warp *w, const void *p, uint
 
 /* The mbarrier that a multicast tells of what the block of that rank got: the one in that block, or, where pairs work together, in the block of its pair that has
  * the place in it that the named one's block has in its own. */
-static inline void *soft_told_in(const struct soft_warp *w, const void *mbarrier, uint32_t rank, uint32_t ranks) {
+static inline void *soft_multicast_mbarrier(const struct soft_warp *w, const void *mbarrier, uint32_t rank, uint32_t ranks) {
     uint64_t own = (uint64_t)((const char *)mbarrier - (const char *)w->window) >> SOFT_RANK_SHIFT;
     return soft_in_block(w, mbarrier, ranks & SOFT_RANKS_PAIRS ? (rank & ~1u) | (own & 1) : rank);
 }

@@ -78,7 +78,7 @@ SOFT_EXPORT void soft_bulk_copy(struct soft_warp *w, uint32_t lane, void *to, co
     if (ranks & SOFT_RANKS) {
         for (uint32_t left = ranks & SOFT_RANKS; left; left &= left - 1) {
             uint32_t rank = (uint32_t)__builtin_ctz(left);
-            soft_bulk_copy(w, lane, soft_in_block(w, to, rank), from, bytes, soft_told_in(w, mbarrier, rank, ranks), keep, 0);
+            soft_bulk_copy(w, lane, soft_in_block(w, to, rank), from, bytes, soft_multicast_mbarrier(w, mbarrier, rank, ranks), keep, 0);
         }
         return;
     }

@@ -18,7 +18,7 @@ static struct unit unit_of(uint32_t type) {
     return type < sizeof units / sizeof *units ? units[type] : (struct unit){0, 0, 0};
 }
 
-#define SWIZZLE_BROAD 4u                               /* CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B */
+#define SWIZZLE_128B_ATOM_32B 4u                       /* CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B */
 static const uint32_t spans[] = {0, 32, 64, 128, 128}; /* bytes, of swizzles */
 
 /* What both kinds of maps have. */
@@ -26,7 +26,7 @@ static bool begin_map(struct soft_tensor_map *map, uint32_t type, uint32_t rank,
                       const uint32_t *steps, uint32_t interleave, uint32_t swizzle, uint32_t fill) {
     const struct unit unit = unit_of(type);
     const uint32_t parts = (1u << unit.elements) - 1;
-    if (!unit.size || !rank || rank > 5 || address % 16 || interleave || swizzle > SWIZZLE_BROAD || fill > 1) return false;
+    if (!unit.size || !rank || rank > 5 || address % 16 || interleave || swizzle > SWIZZLE_128B_ATOM_32B || fill > 1) return false;
     if (fill && (type < SOFT_TENSOR_F16 || type > SOFT_TENSOR_TF32_FTZ)) return false;
     if (dims[0] & parts || (parts && steps[0] != 1)) return false;
     memset(map, 0, sizeof *map);
@@ -81,7 +81,7 @@ int soft_tensor_map_im2col(struct soft_tensor_map *map, uint32_t type, uint32_t 
  * pieces within 128 bytes. */
 static uint64_t swizzled(uint64_t offset, uint32_t mode) {
     static const uint8_t masks[] = {0, 1, 3, 7};
-    return mode == SWIZZLE_BROAD ? offset ^ (offset >> 7 & 3) << 5 : offset ^ (offset >> 7 & masks[mode]) << 4;
+    return mode == SWIZZLE_128B_ATOM_32B ? offset ^ (offset >> 7 & 3) << 5 : offset ^ (offset >> 7 & masks[mode]) << 4;
 }
 
 struct walk {
@@ -185,8 +185,8 @@ SOFT_EXPORT void soft_tensor_copy(struct soft_warp *w, uint32_t lane, const stru
     if (ranks & SOFT_RANKS) {
         for (uint32_t left = ranks & SOFT_RANKS; left; left &= left - 1) {
             uint32_t block = (uint32_t)__builtin_ctz(left);
-            soft_tensor_copy(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_told_in(w, mbarrier, block, ranks), x0, x1, x2, x3, x4,
-                             0);
+            soft_tensor_copy(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_multicast_mbarrier(w, mbarrier, block, ranks), x0, x1, x2,
+                             x3, x4, 0);
         }
         return;
     }
@@ -234,8 +234,8 @@ SOFT_EXPORT void soft_tensor_im2col(struct soft_warp *w, uint32_t lane, const st
     if (ranks & SOFT_RANKS) {
         for (uint32_t left = ranks & SOFT_RANKS; left; left &= left - 1) {
             uint32_t block = (uint32_t)__builtin_ctz(left);
-            soft_tensor_im2col(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_told_in(w, mbarrier, block, ranks), x0, x1, x2, x3, x4,
-                               o0, o1, o2, 0);
+            soft_tensor_im2col(w, lane, map, soft_in_block(w, shared, block), how, rank, soft_multicast_mbarrier(w, mbarrier, block, ranks), x0, x1,
+                               x2, x3, x4, o0, o1, o2, 0);
         }
         return;
     }

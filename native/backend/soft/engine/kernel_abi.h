@@ -234,14 +234,14 @@ void soft_matrix_load(struct soft_warp *w, uint64_t descriptor, uint32_t first, 
 
 /* ---- tensor memory (tcgen05) ---- */
 
-/* A block has 128 lanes of 512 columns of 32 bits; an address has the lane in its high and the column in its low 16 bits. The programs take columns by 32, at their addresses.
- * `lanes`: who carries it out; where lanes run by themselves the first of them does. soft_tensor_memory_take writes the address to `to`, and waits until so many
- * columns are free (kernels that call it have uses_barrier set); after soft_tensor_memory_close nobody may take any more. */
+/* A block has 128 lanes of 512 columns of 32 bits; an address has the lane in its high and the column in its low 16 bits. Columns are allocated in units of 32.
+ * `lanes`: who carries it out; where lanes run by themselves the first of them does. soft_tensor_memory_alloc writes the address to `to`, and waits until so many
+ * columns are free (kernels that call it have uses_barrier set); after soft_tensor_memory_relinquish nobody may take any more. */
 #define SOFT_TENSOR_LANES 128u
 #define SOFT_TENSOR_COLUMNS 512u
-void soft_tensor_memory_take(struct soft_warp *w, uint32_t lanes, void *to, uint32_t columns);
-void soft_tensor_memory_give(struct soft_warp *w, uint32_t lanes, uint32_t address, uint32_t columns);
-void soft_tensor_memory_close(struct soft_warp *w);
+void soft_tensor_memory_alloc(struct soft_warp *w, uint32_t lanes, void *to, uint32_t columns);
+void soft_tensor_memory_dealloc(struct soft_warp *w, uint32_t lanes, uint32_t address, uint32_t columns);
+void soft_tensor_memory_relinquish(struct soft_warp *w);
 
 /* tcgen05.ld and .st: so many registers of 32 lanes each. `packed`: a register has the low halves of two columns. `half`: of SOFT_TENSOR_16X32X2, the columns between the
  * two halves of the warp. */

@@ -16,25 +16,25 @@ struct matrix {
     const char *shared; /* of the block that it lies in */
     uint64_t start, leading, stride, base;
     uint32_t width; /* bytes of a row */
-    bool broad;     /* pieces of 32 bytes change places */
+    bool atom32;    /* pieces of 32 bytes change places */
 };
 
 static inline struct matrix matrix_of(const void *shared, uint64_t d) {
     static const uint8_t widths[] = {16, 128, 64, 32};
-    bool broad = d >> 61 == 1;
+    bool atom32 = d >> 61 == 1;
     return (struct matrix){.shared = shared,
                            .start = (d & 0x3fff) << 4,
                            .leading = (d >> 16 & 0x3fff) << 4,
                            .stride = (d >> 32 & 0x3fff) << 4,
                            .base = d >> 49 & 7,
-                           .width = broad ? 128 : widths[d >> 62],
-                           .broad = broad};
+                           .width = atom32 ? 128 : widths[d >> 62],
+                           .atom32 = atom32};
 }
 
 /* 16 bytes, by their address before the swizzle. */
 static inline const char *matrix_piece(const struct matrix *m, uint64_t address) {
     uint64_t pieces = m->width / MATRIX_PIECE, row = (address >> 7) - m->base;
-    return m->shared + (address ^ (m->broad ? (row & 3) * 2 : row & (pieces - 1)) * MATRIX_PIECE);
+    return m->shared + (address ^ (m->atom32 ? (row & 3) * 2 : row & (pieces - 1)) * MATRIX_PIECE);
 }
 
 /* Row-major: 16 bytes of a row, counted by these. */
@@ -45,7 +45,7 @@ static inline const char *matrix_piece_of_row(const struct matrix *m, uint32_t r
 
 /* Column-major, of elements of so many bytes: 16 bytes of one column, from `row` on. */
 static inline const char *matrix_piece_of_column(const struct matrix *m, uint32_t row, uint32_t column, uint32_t size) {
-    uint32_t rows = m->width / size, columns = m->broad ? 4 : 8; /* side by side */
+    uint32_t rows = m->width / size, columns = m->atom32 ? 4 : 8; /* side by side */
     uint64_t along = m->width == MATRIX_PIECE ? m->stride : m->leading, across = m->width == MATRIX_PIECE ? m->leading : m->stride;
     return matrix_piece(m, m->start + row % rows * size + row / rows * along + column % columns * m->width + column / columns * across);
 }

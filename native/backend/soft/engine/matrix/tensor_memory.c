@@ -35,17 +35,17 @@ static uint32_t bits_of(uint32_t columns) {
 /* Where lanes run by themselves, and come here together, the first of them does the work. */
 static bool is_first(const struct soft_warp *w, uint32_t lanes) { return (w->lanes & (w->lanes - 1)) != 0 || !(lanes & (w->lanes - 1)); }
 
-SOFT_EXPORT void soft_tensor_memory_take(struct soft_warp *w, uint32_t lanes, void *to, uint32_t columns) {
+SOFT_EXPORT void soft_tensor_memory_alloc(struct soft_warp *w, uint32_t lanes, void *to, uint32_t columns) {
     struct block *b = soft_fiber_of(w)->block;
     uint32_t wanted = bits_of(columns);
     if (!is_first(w, lanes)) return;
     if (!wanted) fail(w, "tcgen05.alloc of %u columns, which are no power of two from 32 to 512", columns);
-    if (b->tensor_closed) fail(w, "tcgen05.alloc of %u columns after tcgen05.relinquish_alloc_permit", columns);
+    if (b->tensor_relinquished) fail(w, "tcgen05.alloc of %u columns after tcgen05.relinquish_alloc_permit", columns);
     memory_of(w, b);
     for (;; soft_yield(w)) {
         for (uint32_t first = 0; first + columns / TAKEN_BY <= SOFT_TENSOR_COLUMNS / TAKEN_BY; first++) {
-            if (b->tensor_taken & wanted << first) continue;
-            b->tensor_taken |= (uint16_t)(wanted << first);
+            if (b->tensor_allocated & wanted << first) continue;
+            b->tensor_allocated |= (uint16_t)(wanted << first);
             uint32_t address = first * TAKEN_BY;
             memcpy(to, &address, 4);
             return;
@@ -53,22 +53,22 @@ SOFT_EXPORT void soft_tensor_memory_take(struct soft_warp *w, uint32_t lanes, vo
     }
 }
 
-SOFT_EXPORT void soft_tensor_memory_give(struct soft_warp *w, uint32_t lanes, uint32_t address, uint32_t columns) {
+SOFT_EXPORT void soft_tensor_memory_dealloc(struct soft_warp *w, uint32_t lanes, uint32_t address, uint32_t columns) {
     struct block *b = soft_fiber_of(w)->block;
     uint32_t bits = bits_of(columns), first = tensor_column(address) / TAKEN_BY;
     if (!is_first(w, lanes)) return;
     if (!bits) fail(w, "tcgen05.dealloc of %u columns, which are no power of two from 32 to 512", columns);
     soft_tensor_memory_check(w, b, 0, 1, tensor_column(address), columns);
-    b->tensor_taken &= (uint16_t)~(bits << first);
+    b->tensor_allocated &= (uint16_t)~(bits << first);
 }
 
-SOFT_EXPORT void soft_tensor_memory_close(struct soft_warp *w) { soft_fiber_of(w)->block->tensor_closed = true; }
+SOFT_EXPORT void soft_tensor_memory_relinquish(struct soft_warp *w) { soft_fiber_of(w)->block->tensor_relinquished = true; }
 
 void soft_tensor_memory_check(struct soft_warp *w, const struct block *b, uint32_t lane, uint32_t lanes, uint32_t column, uint32_t columns) {
     if (lane + lanes > SOFT_TENSOR_LANES) fail(w, "tensor memory has 128 lanes, and no lane %u", lane + lanes - 1);
     if (column + columns > SOFT_TENSOR_COLUMNS) fail(w, "tensor memory has 512 columns, and no column %u", column + columns - 1);
     for (uint32_t i = column / TAKEN_BY; i * TAKEN_BY < column + columns; i++)
-        if (!(b->tensor_taken >> i & 1)) fail(w, "column %u of tensor memory is not allocated", i * TAKEN_BY < column ? column : i * TAKEN_BY);
+        if (!(b->tensor_allocated >> i & 1)) fail(w, "column %u of tensor memory is not allocated", i * TAKEN_BY < column ? column : i * TAKEN_BY);
 }
 
 void soft_tensor_pair(struct block *b, struct block *pair[2]) {

@@ -1,10 +1,11 @@
 /* tcgen05.mma: a product of matrices into tensor memory, whose shape and formats the instruction descriptor has.
  *
- * Bits of the instruction descriptor (PTX ISA, "instruction descriptor"): 0 and 1 which column has the metadata (of 16 bits and more), 2 sparse, 3 saturate, 4 and 5 the format of D (0 f16, 1 f32, 2 s32), 7 to 9 and 10 to 12 the
- * formats of A and B, 13 and 14 their negations, 15 and 16: their elements of a column lie side by side, 17 to 22 N / 8, 24 to 28 M / 16. With scales: 4 and 5 B's
- * and 29 and 30 A's first byte of a column of scales, 23 the scales' format, 31 another depth.
+ * Bits of the instruction descriptor (PTX ISA, "instruction descriptor"): 0 and 1 which column has the metadata (of 16 bits and more), 2 sparse, 3 saturate,
+ * 4 and 5 the format of D (0 f16, 1 f32, 2 s32), 7 to 9 and 10 to 12 the formats of A and B, 13 and 14 their negations, 15 and 16: their elements of a column lie
+ * side by side, 17 to 22 N / 8, 24 to 28 M / 16. With scales: 4 and 5 B's and 29 and 30 A's first byte of a column of scales, 23 the scales' format, 31 another
+ * depth.
  *
- * Where row m and column n of D lie (PTX ISA, "data path layout organization"), with A's row m, where that is in tensor memory, in the same lane. */
+ * Where row m and column n of D lie (PTX ISA, "data path layout organization"), with A's row m, where that is in tensor memory, in the same lane: lane_of. */
 #include "../../driver_constants.h"
 #include "descriptor.h"
 #include "element_formats.h"
@@ -16,8 +17,8 @@
 #define PIECES 2u  /* of 16 bytes, of a row of A, and of B where A is not sparse */
 #define STRIPE 32u /* columns whose sums stay in registers */
 
-/* The columns of D are in so many parts, each in lanes of its own; or 16 rows of every 32 lanes are there. */
-enum paths { WHOLE = 1, HALVES = 2, QUARTERS = 4, SPARED = 16 };
+/* PTX's data path organizations: into how many parts D's columns are divided, each in lanes of its own; _HALF: of every 32 lanes 16 have rows. */
+enum paths { PATHS_4X1 = 1, PATHS_2X2 = 2, PATHS_1X4 = 4, PATHS_4X1_HALF = 16 };
 
 struct product {
     uint32_t how, instruction;
@@ -62,16 +63,16 @@ static const char *describe(struct product *p) {
     if (p->a == ELEMENT_FORMATS || p->b == ELEMENT_FORMATS) return "formats that the kind does not have";
     p->k = PIECES * soft_elements_in_piece(p->a) * (p->sparse ? 2 : 1);
     if (p->how & SOFT_PRODUCT_STATIONARY)
-        p->paths = m == 32 ? QUARTERS : m == 64 ? HALVES : WHOLE;
+        p->paths = m == 32 ? PATHS_1X4 : m == 64 ? PATHS_2X2 : PATHS_4X1;
     else if (p->m == 64)
-        p->paths = blocks == 1 || p->sparse ? SPARED : HALVES;
+        p->paths = blocks == 1 || p->sparse ? PATHS_4X1_HALF : PATHS_2X2;
     else
-        p->paths = WHOLE;
-    bool fits = p->paths == QUARTERS ? p->m == 32 : p->paths == WHOLE ? p->m == 128 : p->m == 64;
-    uint32_t parts = p->paths == SPARED ? 1 : p->paths;
+        p->paths = PATHS_4X1;
+    bool fits = p->paths == PATHS_1X4 ? p->m == 32 : p->paths == PATHS_4X1 ? p->m == 128 : p->m == 64;
+    uint32_t parts = p->paths == PATHS_4X1_HALF ? 1 : p->paths;
     if (!fits || !p->n || p->n > TENSOR_ROWS || p->n % (8 * parts) || p->n % (8 * blocks)) return "a shape that it does not have";
     if (p->vectors && field(i, 31, 1)) return "a depth of 96";
-    if (p->sparse && p->paths == SPARED) return "a sparse factor of 64 rows";
+    if (p->sparse && p->paths == PATHS_4X1_HALF) return "a sparse factor of 64 rows";
     if (p->sparse != field(i, 2, 1)) return "a descriptor that disagrees about the sparse factor";
     if (p->how & SOFT_PRODUCT_LEFT_HERE && soft_elements_in_piece(p->a) == 16 && p->a >= ELEMENT_E2M3)
         return "elements of 6 or 4 bits in tensor memory";
@@ -80,17 +81,17 @@ static const char *describe(struct product *p) {
 
 /* The lane of row m of a part of the columns. */
 static uint32_t lane_of(const struct product *p, uint32_t m, uint32_t part) {
-    return p->paths == SPARED ? m / 16 * 32 + m % 16 : p->paths == WHOLE ? m : m + part * (SOFT_TENSOR_LANES / p->paths);
+    return p->paths == PATHS_4X1_HALF ? m / 16 * 32 + m % 16 : p->paths == PATHS_4X1 ? m : m + part * (SOFT_TENSOR_LANES / p->paths);
 }
 
 /* ---- the factors ---- */
 
 /* Rows of a factor in shared memory to out[row * by_row + column * by_column]. */
-static void read_rows(const struct block *b, uint64_t descriptor, enum element_format format, bool negate, bool turned, uint32_t rows,
+static void read_rows(const struct block *b, uint64_t descriptor, enum element_format format, bool negate, bool transposed, uint32_t rows,
                       uint32_t columns, float *out, uint32_t by_row, uint32_t by_column) {
     const struct matrix m = matrix_of(b->shared, descriptor);
     uint32_t each = soft_elements_in_piece(format);
-    if (!turned) {
+    if (!transposed) {
         for (uint32_t row = 0; row < rows; row++)
             for (uint32_t i = 0; i * each < columns; i++)
                 soft_elements(format, matrix_piece_of_row(&m, row, i), negate, out + row * by_row + i * each * by_column, by_column);
@@ -107,14 +108,14 @@ static void read_rows(const struct block *b, uint64_t descriptor, enum element_f
 /* The places of a sparse row's elements: a chunk of 4, of 2 (tf32), or of 8 in pairs (4 bits) has 4 bits. Of 16 bits and more, lane l has rows l % 8 + l / 16 * 16
  * and, in the upper half, 8 more, of the first or the second half of the columns (l / 8 % 2); else a lane has its row's, in two columns. */
 static void read_places(struct tensor_memory *t, const struct product *p, uint32_t part) {
-    uint32_t lanes = p->paths == WHOLE ? 0 : part * (SOFT_TENSOR_LANES / p->paths), column = tensor_column(p->metadata);
-    bool thick = soft_elements_in_piece(p->a) <= 8, packed = p->a == ELEMENT_E2M1_PACKED;
+    uint32_t lanes = p->paths == PATHS_4X1 ? 0 : part * (SOFT_TENSOR_LANES / p->paths), column = tensor_column(p->metadata);
+    bool wide = soft_elements_in_piece(p->a) <= 8, packed = p->a == ELEMENT_E2M1_PACKED;
     uint32_t chunks = p->a == ELEMENT_TF32 ? p->k / 2 : packed ? p->k / 8 : p->k / 4;
     for (uint32_t row = 0; row < p->m; row++)
         for (uint32_t chunk = 0; chunk < chunks; chunk++) {
-            uint32_t lane = lanes + (thick ? row % 8 + row / 16 * 16 + chunk / 4 * 8 : row);
-            uint32_t word = t->cells[lane][column + (thick ? field(p->instruction, 0, 2) : chunk / 8)];
-            uint32_t bits = word >> (thick ? row / 8 % 2 * 16 + chunk % 4 * 4 : chunk % 8 * 4) & 15;
+            uint32_t lane = lanes + (wide ? row % 8 + row / 16 * 16 + chunk / 4 * 8 : row);
+            uint32_t word = t->cells[lane][column + (wide ? field(p->instruction, 0, 2) : chunk / 8)];
+            uint32_t bits = word >> (wide ? row / 8 % 2 * 16 + chunk % 4 * 4 : chunk % 8 * 4) & 15;
             uint8_t *to = t->places[row] + chunk * (p->a == ELEMENT_TF32 ? 1 : packed ? 4 : 2);
             if (p->a == ELEMENT_TF32) {
                 to[0] = (uint8_t)(2 * chunk + (bits >> 1 & 1));
@@ -142,6 +143,8 @@ static void read_left(struct soft_warp *w, struct block *b, const struct product
         read_rows(b, p->left, p->a, negate, field(p->instruction, 15, 1), p->m, columns, t->left[0], TENSOR_DEPTH, 1);
     }
     if (p->sparse) {
+        uint32_t at = soft_elements_in_piece(p->a) <= 8 ? field(p->instruction, 0, 2) : 0, metadata = at ? 1 : 2;
+        soft_tensor_memory_check(w, b, 0, 1, tensor_column(p->metadata) + at, metadata);
         read_places(t, p, part);
     } else if (part == 0) {
         for (uint32_t row = 0; row < p->m; row++)
@@ -254,7 +257,7 @@ static void write_sums(const struct product *p, uint32_t *cells, uint32_t form, 
 }
 
 static void multiply(struct soft_warp *w, struct block *b, struct product *p, const uint64_t *disabled) {
-    uint32_t form = p->vectors ? 1 : field(p->instruction, 4, 2), parts = p->paths == SPARED ? 1 : p->paths, columns = p->n / parts;
+    uint32_t form = p->vectors ? 1 : field(p->instruction, 4, 2), parts = p->paths == PATHS_4X1_HALF ? 1 : p->paths, columns = p->n / parts;
     uint32_t first = tensor_lane(p->d), at = tensor_column(p->d);
     add_function *add = adder();
     for (uint32_t part = 0; part < parts; part++) {
