@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import zmq
+from zmq.utils import z85
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.tokens import TokenStore
-from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import PoolAddress, PoolStatus, check_pool
+from gpuvirt.transport.control import ControlError, RequestRefused, request
+from gpuvirt.transport.pool import NoServer, PoolAddress, PoolStatus, check_pool, find_token
+from gpuvirt.transport.token import Token
+
+log = logging.getLogger("gpuvirt.server")
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,38 @@ def keep(folder: Path, credentials: Credentials) -> TokenStore:
     paths.write_private(folder / "server.key", credentials.server + "\n")
     keep_tokens(folder, credentials.tokens)
     return TokenStore(folder)
+
+
+def learn(address: PoolAddress, token: str | None, folder: Path) -> tuple[TokenStore, tuple[Credentials, str] | None]:
+    """What a host that begins must know. One that has been of this pool goes on with what it has while nobody answers: its head may begin later, or
+    it may be cut off, and its sessions need nobody else.
+
+    Args:
+        folder: where the host keeps the pool's key and tokens.
+
+    Returns:
+        The pool's tokens; what the host at the address says, and where it was reached, None: it does not answer.
+
+    Raises:
+        GpuvirtError: it does not answer, and nothing is known of this pool; or it refuses.
+    """
+    try:
+        told, status = ask(address, token)
+    except (NoServer, ControlError) as error:
+        known = None if isinstance(error, RequestRefused) else kept(folder, find_token(address, False, token))
+        if known is None:
+            raise
+        log.warning("%s; this host has been of that pool, and goes on with what it has until it answers", error)
+        return known, None
+    return keep(folder, told), (told, status.peer)
+
+
+def kept(folder: Path, token: Token) -> TokenStore | None:
+    """What `keep` wrote there of the pool whose token this is, None: nothing."""
+    if not all((folder / name).exists() for name in ("server.key", "tokens.json")):
+        return None
+    store = TokenStore(folder)
+    return store if z85.decode(store.server_public) == token.server_key else None
 
 
 def keep_tokens(folder: Path, text: str) -> None:

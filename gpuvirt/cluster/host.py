@@ -46,8 +46,8 @@ class PoolHost:
         name: told from all others of the pool.
         url: where clients of other hosts reach it.
         tokens: the pool's.
-        joined: what the host that was asked has told, and where it is; None: this is the head.
-        address, token: of that host.
+        joined: what the host that was asked has told, and where it is; None: this is the head, or that host has not answered yet.
+        address, token: of that host, None: this is the head.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class PoolHost:
     ) -> None:
         self.name, self._url, self._tokens = name, url, tokens
         self._joined, self._address, self._token = joined, address, token
-        self._told = joined[0] if joined else None
         self.member: Member | None = None
         self._service: SchedulerService | None = None
         self._link: Link | None = None
@@ -76,7 +75,8 @@ class PoolHost:
     def policy(self, local: PolicyMachine) -> Member:
         """That of this host's leases."""
         entry = HostEntry(self.name, self._url, tuple(local.room.total), most=local.most(0))
-        self.member = Member(local, entry, self._send, self._told.head if self._told else self._url)
+        where = self._joined[0].head if self._joined else self._address.url if self._address else self._url
+        self.member = Member(local, entry, self._send, where)
         return self.member
 
     def _send(self, message: Message) -> None:
@@ -114,7 +114,7 @@ class PoolHost:
         destination = self._open_migration(sessions, member)
         migration_port = destination.start(host, port + 1 if port else 0, limit)
         member.entry = replace(member.entry, control_port=control_port, migration_port=migration_port)
-        if self._joined is None:
+        if self._address is None:
             service = SchedulerService(self.name, self._tokens, handle, self._url)
             service.start(host, port, limit)
             self._service = service
@@ -123,19 +123,23 @@ class PoolHost:
             log.info("TOKEN is what `gpuvirt token show` prints here%s", "; only this machine reaches that address" if _is_near(self._url) else "")
             self._alive = asyncio.create_task(self._say_alive())
         else:
-            assert self._address is not None
             self._link = Link(member, self._address, self._token, self._joined, handle, self._learned)
             self._link.start()
 
     def _member_secret(self) -> bytes:
         """Of all hosts; another one when the head has been started anew."""
-        told = self._service.credentials() if self._service is not None else self._told
-        return told.member.encode() if told is not None else b""
+        if self._service is not None:
+            return self._service.credentials().member.encode()
+        return self._joined[0].member.encode() if self._joined is not None else b""
+
+    def _is_host(self, key: bytes) -> bool:
+        secret = self._member_secret()
+        return bool(secret) and key == zmq.curve_public(secret)
 
     def _open_migration(self, sessions: Sessions, member: Member) -> Destination:
         tokens = self._tokens
         keys = CurveKeys(tokens.server_public, tokens.server_secret)
-        self._destination = Destination(sessions, member, keys, lambda key: key == zmq.curve_public(self._member_secret()))
+        self._destination = Destination(sessions, member, keys, self._is_host)
         self._source = Source(sessions, member, lambda: Keys(self._member_secret(), tokens.server_public))
         self._drain = Drain(sessions, member, self._source)
         self._migration.open(sessions, self._source, self._drain)
@@ -148,8 +152,8 @@ class PoolHost:
             await asyncio.sleep(ALIVE_EVERY)
             self.member.alive()
 
-    def _learned(self, told: Credentials) -> None:
-        self._told = told
+    def _learned(self, told: Credentials, peer: str) -> None:
+        self._joined = told, peer
         credentials.keep_tokens(self._tokens.folder, told.tokens)
 
     async def close(self) -> None:
@@ -174,7 +178,7 @@ class PoolHost:
 
         ``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's.
         """
-        forwarded = {} if self._joined is None else {op: self._forward(op) for op in FORWARDED}
+        forwarded = {} if self._address is None else {op: self._forward(op) for op in FORWARDED}
         return {**self._whole.over(self._migration.over(own)), "cluster_join": self._cluster_join, "drain": self._migration.drain, **forwarded}
 
     async def _cluster_join(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -183,8 +187,10 @@ class PoolHost:
             raise GpuvirtError(f"the token {sender.name!r} may use GPUs but not add hosts; ask the pool's owner")
         if self._service is not None:
             return self._service.credentials().told()
-        assert self._told is not None and self._joined is not None
-        return {**self._told.told(), "host": self._told.host or self._joined[1], "tokens": self._tokens.text()}
+        if self._joined is None:
+            raise GpuvirtError("the host has not joined its pool yet; try again, or ask another")
+        told, peer = self._joined
+        return {**told.told(), "host": told.host or peer, "tokens": self._tokens.text()}
 
     def _forward(self, op: str) -> Handler:
         async def forwarded(message: dict[str, Any]) -> dict[str, Any]:

@@ -40,12 +40,12 @@ class Link:
         member: Member,
         address: PoolAddress,
         token: str | None,
-        known: tuple[Credentials, str],
+        known: tuple[Credentials, str] | None,
         handle: Callable[[Message], None],
-        learned: Callable[[Credentials], None],
+        learned: Callable[[Credentials, str], None],
     ) -> None:
         self._member, self._address, self._token = member, address, token
-        self._known: tuple[Credentials, str] | None = known
+        self._known = known
         self._handle, self._learned = handle, learned
         self._context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket | None = None
@@ -90,7 +90,7 @@ class Link:
         known, self._known = self._known, None
         if known is None:
             known = await self._ask()
-            self._learned(known[0])
+            self._learned(*known)
         told, peer = known
         sock = self._socket = self._context.socket(zmq.DEALER)
         sock.linger = 0

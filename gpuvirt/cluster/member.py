@@ -40,6 +40,7 @@ from gpuvirt.cluster.messages import (
     Want,
     Wanted,
     Welcome,
+    Withdraw,
     lowest_limit,
 )
 from gpuvirt.server.lease import Lease
@@ -283,6 +284,8 @@ class Member:
                 return [instructions.Preempt(message.lease, message.text)]
             case Resume():
                 return self._resume(message, now)
+            case Withdraw():
+                self._withdraw(message)
             case Finish():
                 self.finish(message.lease, message.text)
             case _:
@@ -316,6 +319,11 @@ class Member:
             self._tell(Suspended(lease.number))
             return []
         return [instructions.Resume(lease.number)]
+
+    def _withdraw(self, withdraw: Withdraw) -> None:
+        lease = self.lease(withdraw.lease)
+        if lease is not None and lease.arrives and not lease.comes:
+            self.finish(withdraw.lease, withdraw.text)
 
     def _place(self, place: Place) -> None:
         if place.epoch < self.epoch:

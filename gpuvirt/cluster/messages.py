@@ -21,7 +21,7 @@ from gpuvirt.transport.packing import pack, unpack
 
 ALIVE_EVERY = 0.5  # seconds
 SILENCE = 3.0  # seconds; a host is known to be lost within 5
-VERSION = 5
+VERSION = 6
 
 
 class NotAMessage(GpuvirtError):
@@ -310,6 +310,15 @@ class Place(Message):
     wanted: Wanted
     devices: tuple[int, ...] = ()
     migrates: bool = False
+
+
+@dataclass(frozen=True)
+class Withdraw(Message):
+    """A lease that was placed on the host to migrate there (`Place`) does not come, as far as the scheduler knows: its devices are free again. Once
+    something of it is coming only its source, which may know better, decides whether it does."""
+
+    lease: int
+    text: str
 
 
 @dataclass(frozen=True)

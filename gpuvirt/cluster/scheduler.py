@@ -44,6 +44,7 @@ from gpuvirt.cluster.messages import (
     Want,
     Wanted,
     Welcome,
+    Withdraw,
     lowest_limit,
 )
 from gpuvirt.server.policy import events, instructions
@@ -305,8 +306,10 @@ class Scheduler:
         member = self._members.pop(name)
         self._early = [early for early in self._early if early[0] != name]  # it says so again
         had = {number: lease for number, lease in self._leases.items() if lease.host == name}
-        for number in had:
+        for number, lease in had.items():
             self._drop(number)
+            if lease.destination:
+                out.append((lease.destination, Withdraw(number, "the host that has it was lost, or has joined anew")))
         # First of all, so that nothing more is granted there.
         self._carry_out([one for one in self.machine.handle(HostLeft(now, member.number)) if not isinstance(one, Lost)], now, out)
         del self._names[member.number]
@@ -450,7 +453,7 @@ class Scheduler:
         lease = self._leases.get(number)
         if lease is not None and lease.host == sender:
             if lease.destination:
-                out.append((lease.destination, Finish(number, "it has ended before it had migrated")))
+                out.append((lease.destination, Withdraw(number, "it has ended before it had migrated")))
             self._drop(number)
             self._carry_out(self.machine.handle(Released(now, number)), now, out)
             return
@@ -524,7 +527,7 @@ class Scheduler:
         if lease.destination and migrated.done:
             lease.host = lease.destination
         elif lease.destination:
-            out.append((lease.destination, Finish(migrated.lease, "it stays where it was")))
+            out.append((lease.destination, Withdraw(migrated.lease, "it stays where it was")))
         lease.destination = ""
         self._carry_out(self.machine.handle(events.Migrated(now, migrated.lease, migrated.done)), now, out)
 

@@ -244,11 +244,10 @@ class Daemon:
             own = TokenStore()
             return own, cluster.PoolHost(name, cluster.reachable(options.host, self.port, "192.0.2.1"), own)
         token = os.environ.get("GPUVIRT_TOKEN")
-        told, status = await asyncio.to_thread(credentials.ask, options.join, token)
         folder = cluster.state_folder(paths.state_dir(), options.host, self.port)
-        tokens = await asyncio.to_thread(credentials.keep, folder, told)
-        url = cluster.reachable(options.host, self.port, status.peer)
-        return tokens, cluster.PoolHost(name, url, tokens, (told, status.peer), options.join, token)
+        tokens, known = await asyncio.to_thread(credentials.learn, options.join, token, folder)
+        url = cluster.reachable(options.host, self.port, known[1] if known else options.join.host)
+        return tokens, cluster.PoolHost(name, url, tokens, known, options.join, token)
 
     def _open_kept_sessions(self) -> SessionStore | None:
         """None for a private local pool, which ends with its program."""

@@ -525,6 +525,11 @@ class Sessions:
         self._watch_expiry()
         return why
 
+    def arrived(self, lease: Lease) -> None:
+        """A lease that came from another host is this one's. With no session under it, it ends soon."""
+        self.table.arrived(lease, time.monotonic())
+        self._watch_expiry()
+
     def finish(self, number: int, why: str) -> None:
         """A lease is over, with what works under it."""
         lease = self.table.get(number)

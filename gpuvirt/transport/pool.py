@@ -24,6 +24,10 @@ PAUSES = (0.02, 0.05, 0.1)  # seconds before an interrupted handshake is tried a
 _URL = re.compile(r"tcp://(?:\[([^\]]+)\]|([^:/\[\]]+)):(\d{1,5})/?")
 
 
+class NoServer(GpuvirtError):
+    """Nobody answers at the address of a pool."""
+
+
 class HandshakeCut(GpuvirtError):
     """The connection ended during the handshake."""
 
@@ -135,9 +139,9 @@ def greet(address: PoolAddress, timeout: float = TIMEOUT) -> Greeted:
     try:
         sock = socket.create_connection((address.host, address.port), timeout=timeout)
     except TimeoutError:
-        raise GpuvirtError(f"no answer from {url} within {timeout:.0f} s; is the address right and the port open?") from None
+        raise NoServer(f"no answer from {url} within {timeout:.0f} s; is the address right and the port open?") from None
     except OSError as error:
-        raise GpuvirtError(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
+        raise NoServer(f"no GPU server at {url}: {error.strerror or error}; start one there with `gpuvirt serve`") from None
     try:
         peer = sock.getpeername()[0]
         raw = _receive(sock, hs.HEAD_SIZE)

@@ -37,6 +37,7 @@ EACH = [
     m.Denied(7, "too much", True),
     m.Waits(7, 1, 2, "others have it"),
     m.Finish(7, "revoked"),
+    m.Withdraw(7, "it stays where it was"),
     m.Preempt(7, "priority 1 waits"),
     m.Cordon(True),
     m.Migrate(7, "elm", True),

@@ -1,4 +1,4 @@
-"""The scheduler's service: what its tasks do when they are ended."""
+"""The scheduler's service, and a host's way to it: how they begin and end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpuvirt.cluster import credentials
+from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.host import PoolHost
 from gpuvirt.cluster.messages import VERSION, HostEntry, Join
 from gpuvirt.cluster.service import SchedulerService
@@ -16,6 +18,7 @@ from gpuvirt.server.lease import Asked
 from gpuvirt.server.leases import Leases
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.tokens import TokenStore
+from gpuvirt.transport.pool import NoServer, parse_pool
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -45,3 +48,17 @@ def test_what_is_asked_before_the_pool_is_joined_waits(tmp_path: Path) -> None:
     lease = table.open(b"l" * 16, Asked(b"o" * 16, 1), {}, 0.0)
     assert lease.waits and host.member is not None and "scheduler" in table.why(lease)
     assert [wanted.lease for wanted in host.member.join().wanted] == [lease.number]
+
+
+def test_a_host_begins_with_what_it_has_of_its_own_pool_only(tmp_path: Path) -> None:
+    """Where nobody answers. The token tells which pool's it is."""
+    nobody, folder = parse_pool("tcp://127.0.0.1:9"), tmp_path / "joined"
+    pool, other = TokenStore(tmp_path / "pool"), TokenStore(tmp_path / "other")
+    own, others = (store.token(store.entries()[0]).text() for store in (pool, other))
+    with pytest.raises(NoServer):
+        credentials.learn(nobody, own, folder)
+    credentials.keep(folder, Credentials("", 1, "", "", pool.server_secret.decode(), pool.text(), ""))
+    tokens, told = credentials.learn(nobody, own, folder)
+    assert told is None and tokens.entries() == pool.entries()
+    with pytest.raises(NoServer):
+        credentials.learn(nobody, others, folder)

@@ -29,7 +29,12 @@ HOPS = 6  # as often a client lets itself be sent elsewhere
 
 @dataclass(eq=False)
 class Host:
-    """A host that lives. link: its connection to a scheduler, which messages belong to; another number after each cut."""
+    """A host that lives.
+
+    Attributes:
+        link: its connection to a scheduler, which messages belong to; another number after each cut.
+        stalls: until when nothing passes over it, which both ends notice by the other's silence.
+    """
 
     name: str
     memory: tuple[int, ...]
@@ -38,6 +43,7 @@ class Host:
     link: int = 0
     reaches: Scheduler | None = None
     alive: bool = True
+    stalls: float = 0.0
 
 
 @dataclass(eq=False)
@@ -115,7 +121,7 @@ class World:
         link, raw = host.link, message.packed()
         self.messages[type(message).__name__] += 1
         before = self._arrives.get((host.name, link, up), 0.0)
-        when = self._arrives[host.name, link, up] = max(before, self.now + self.delay * self.chance.uniform(0.5, 2.0))
+        when = self._arrives[host.name, link, up] = max(before, host.stalls, self.now + self.delay * self.chance.uniform(0.5, 2.0))
 
         def arrives() -> None:
             if host.link == link and host.alive:

@@ -261,6 +261,11 @@ class Play:
         except GpuvirtError:
             return None
 
+    def left(self) -> dict[str, Any]:
+        """The hosts that still have leases, with these, or that do not answer."""
+        has = {name: self.seen(name) for name in GPUS}
+        return {name: answer if answer is None else answer["leases"] for name, answer in has.items() if answer is None or answer["leases"]}
+
     def find_hosts(self) -> None:
         """Where each program works; and that no GPU has been promised to more than it holds."""
         at: dict[int, tuple[str, str]] = {}
@@ -376,7 +381,7 @@ def whatever_happens(network: Network, folder: Path, seed: int, seconds: float, 
         play.finish_jobs()
         print(f"{dict(play.outcomes)}, at most {play.most} at once; {dict(play.events)}; stayed: {dict(play.reasons)}")
         wait_until(lambda: play.pool.are_there("ash", *GPUS))
-        wait_until(lambda: all(play.seen(name) is not None and not play.seen(name)["leases"] for name in GPUS))
+        wait_until(lambda: play.left() == {}, play.left)
         for name in GPUS:
             done = play.pool.run(name, [*STAYS, "/dev/null"], "--gpus", str(GPUS[name]), "--compute", "1", "--no-wait")
             assert done.stdout == "running\nright\n", done.stderr

@@ -27,10 +27,11 @@ SOON = 120.0  # seconds within which a busy machine does anything
 pytestmark = pytest.mark.slow
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], instead: Callable[[], object] = lambda: None) -> None:
+    """instead: what there is in place of what was waited for; a failure says it."""
     deadline = time.monotonic() + SOON
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, f"it did not happen in time: {instead()}"
         time.sleep(0.05)
 
 
@@ -245,12 +246,15 @@ def test_a_token_of_the_pool_is_good_at_all_hosts_until_it_is_revoked(three: Poo
 
 
 def test_the_head_is_killed_and_comes_back(hosts: Pool, tmp_path: Path) -> None:
-    """What works goes on, what comes waits, and the next one finds everything."""
+    """What works goes on, also where a host is started anew before its head is there; what comes waits, and the next head finds everything."""
     head = hosts.start("oak", 1)
     hosts.start("elm", 2, "--gpus", "2")
     wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
     with hosts.running("elm", [*STAYS, tmp_path / "one"], "--gpus", "2", "--compute", "1") as works:
         head.stop(signal.SIGKILL)
+        hosts.hosts["elm"].stop(signal.SIGKILL)
+        elm = hosts.start("elm", 2, "--gpus", "2", listen=hosts.hosts["elm"].info["address"])
+        assert "goes on with what it has" in elm.log.read_text()
         line = [*GPUVIRT, "run", "--pool", hosts.hosts["elm"].url, "--", *map(str, [*STAYS, tmp_path / "two"])]
         env = clean_environment(GPUVIRT_TOKEN=hosts.token)
         with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as waits:

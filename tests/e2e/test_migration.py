@@ -175,6 +175,20 @@ def test_a_host_is_drained_and_stopped(pair: Pool, tmp_path: Path) -> None:
     assert done.stdout == "running\nright\n", done.stderr
 
 
+def test_a_launch_without_sessions_is_drained_and_ends(pair: Pool, tmp_path: Path) -> None:
+    """Between two of its processes it has GPUs for some seconds, wherever these are: the destination counts them too."""
+    script = f"{' '.join(map(str, STAYS))} {tmp_path}/end; while [ ! -e {tmp_path}/over ]; do sleep 0.1; done"
+    with pair.running("alder", ["sh", "-c", script], *TCP) as program:
+        _, at = only_session(pair)
+        (tmp_path / "end").touch()
+        wait_until(lambda: not pair.placed("alder"))
+        assert pair.gpuvirt("alder", "drain", at).returncode == 0
+        assert "with 0 sessions" in log(pair, other(at))
+        wait_until(lambda: not pair.json("alder", "ps"))
+        (tmp_path / "over").touch()
+        assert program.communicate(timeout=SOON)[0] == "right\n" and program.returncode == 0
+
+
 @pytest.mark.wide
 def test_what_cannot_leave_says_why_and_a_drain_is_undone(pair: Pool, tmp_path: Path) -> None:
     """A session over shared memory; a token that is no admin's; a host that there is not."""

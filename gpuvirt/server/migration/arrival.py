@@ -106,7 +106,7 @@ class Arrival:
     def begin(self) -> None:
         """The other server has given it away: it is this one's."""
         sessions = self._sessions
-        sessions.table.arrived(self.lease, time.monotonic())
+        sessions.arrived(self.lease)
         for session in self._coming:
             sessions.arriving.discard(session.id)
             sessions.goes_on(session, session.worker)
