@@ -1,6 +1,7 @@
 """How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS [HOSTS [GANG]]]]]
 
-GANG: of so many leases of 8 GPUs each, which waits meanwhile, with devices held for it.
+GANG: of so many leases of 8 GPUs each, which waits meanwhile, with devices held for it. Then who gives way, in a pool of as many GPUs and hosts that is
+full of preemptible leases, to a lease of 1 and of 8 GPUs and to a gang that no host can have.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, Released
 from gpuvirt.server.policy.instructions import Grant
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.room import Shape
 
 GIB = 1 << 30
 
@@ -60,6 +62,41 @@ def measure(gpus: int, leases: int, users: int, hosts: int = 1, gang: int = 0, e
     return result
 
 
+def choices(gpus: int, hosts: int, rounds: int = 200, seed: int = 2) -> dict[str, float]:
+    """Milliseconds of one choice of who gives way; between two of them a lease ends and another one comes."""
+    chance, machine, number = random.Random(seed), PolicyMachine(), 0
+    for host in range(hosts):
+        machine.handle(HostJoined(0.0, host, (80 * GIB,) * (gpus // hosts)))
+
+    def ask() -> None:
+        nonlocal number
+        number += 1
+        size = min(chance.choice([1, 1, 1, 2, 2, 4, 8]), gpus // hosts)
+        part, priority = chance.choice([COMPUTE, 500, 250]), chance.choice([-1, -2])
+        machine.handle(Asked(number * 0.001, number, f"u{chance.randrange(100)}", size, 0, part, priority, preemptible=chance.random() < 0.9))
+
+    while len(machine.waiting) < 10:
+        ask()
+    wanted = {"1 GPU": Shape(1, 0, COMPUTE), "8 GPUs": Shape(8, 0, COMPUTE), "a gang of 64": Shape(64, 0, COMPUTE, 8)}
+    took: dict[str, list[float]] = {name: [] for name in wanted}
+    for _ in range(rounds):
+        machine.handle(Released(number * 0.001, chance.choice([lease.id for lease in machine.leases.values() if lease.devices])))
+        ask()
+        for name, shape in wanted.items():
+            begun = time.process_time()
+            machine.preemption.choose(shape, 0)
+            took[name].append((time.process_time() - begun) * 1000)
+    result: dict[str, float] = {}
+    for name, times in took.items():
+        times.sort()
+        result |= {f"{name} median": times[len(times) // 2], f"{name} 99 %": times[len(times) * 99 // 100], f"{name} longest": times[-1]}
+    return result
+
+
 if __name__ == "__main__":
-    for name, value in measure(*map(int, sys.argv[1:] or ["10000", "6000", "100"])).items():
+    given = [int(text) for text in sys.argv[1:] or ["10000", "6000", "100"]]
+    for name, value in measure(*given).items():
+        print(f"{name:24} {value:10.3f}")
+    print("who gives way to")
+    for name, value in choices(given[0], given[3] if len(given) > 3 else 1).items():
         print(f"{name:24} {value:10.3f}")

@@ -41,7 +41,7 @@ class Network:
 
     def __init__(self) -> None:
         self._mark = f"gv{os.getpid() % 10000}"
-        self._subnet = f"10.199.{os.getpid() % 250}"  # of several such tests on a machine each has another
+        self._subnet = f"10.{200 + os.getpid() // 250 % 40}.{os.getpid() % 250}"  # of several such tests on a machine each has another
         self.bridge = f"{self._mark}b"
         ip(f"link add {self.bridge} type bridge")
         ip(f"addr add {self._subnet}.1/24 dev {self.bridge}")

@@ -144,6 +144,7 @@ class Hosts:
         self.total: list[int] = []
         self.count = 0
         self._hosts: dict[int, _Host] = {}
+        self._cordoned: set[int] = set()  # rows
         self._rows: list[_Host] = []
         self._of: list[_Host] = []  # the host of each device
         self._counts: _Counts | None = None
@@ -170,6 +171,7 @@ class Hosts:
             self._of += [joined] * len(memory)
             self.total += memory
         joined.number, joined.room, joined.cordoned = host, Room(memory), False
+        self._cordoned.discard(joined.row)
         self.total[joined.first : joined.devices.stop] = memory
         self._hosts[host] = joined
         if self._counts is None and len(self._rows) > 1:
@@ -181,6 +183,7 @@ class Hosts:
     def leave(self, host: int) -> None:
         """It is not there any more, and no lease has its devices."""
         gone = self._hosts.pop(host)
+        self._cordoned.discard(gone.row)
         gone.number = None
         self.total[gone.first : gone.devices.stop] = [0] * len(gone.devices)
         if self._counts is not None:
@@ -191,11 +194,25 @@ class Hosts:
         """Whether `find` leaves out all of a host's devices from now on."""
         found = self._hosts[host]
         found.cordoned = cordoned
+        (self._cordoned.add if cordoned else self._cordoned.discard)(found.row)
         if self._counts is not None:
             self._counts.host_changed(found)
 
     def cordoned(self, host: int) -> bool:
         return self._hosts[host].cordoned
+
+    @property
+    def cordoned_rows(self) -> Collection[int]:
+        """Of the hosts whose devices `find` leaves out."""
+        return self._cordoned
+
+    def row(self, host: int) -> int:
+        """The place of a host in what is counted by row; another's, when it has left."""
+        return self._hosts[host].row
+
+    def devices_at(self, row: int) -> range:
+        """The numbers of the devices of the host at a row."""
+        return self._rows[row].devices
 
     @property
     def hosts(self) -> int:
@@ -328,13 +345,15 @@ class Hosts:
             return min(shape.gpus, int((self._counts.fitting(shape) // shape.part).sum()) * shape.part)
         return min(shape.gpus, int(self._counts.fitting(shape).max()))
 
-    def fitting(self, shape: Shape) -> dict[int, int]:
-        """How many devices have room for it, by host, where any has."""
-        if self._counts is None:
-            return {number: len(host.room.find(shape, len(host.devices))) for number, host in self._hosts.items() if not host.cordoned}
-        counts = self._counts.fitting(shape)
-        found = ((self._rows[int(row)].number, int(counts[row])) for row in counts.nonzero()[0])
-        return {host: count for host, count in found if host is not None}
+    @property
+    def alone(self) -> bool:
+        """Whether there is one row, and has never been another."""
+        return self._counts is None
+
+    def fitting(self, shape: Shape) -> Array:
+        """How many devices have room for it, by row; of several."""
+        assert self._counts is not None
+        return self._counts.fitting(shape)
 
     def to_hold(self, shape: Shape, but: Collection[int]) -> dict[int, int]:
         """The host whose devices are presumably the first to be free for a lease, of those that are large enough: where most of them are. For a gang

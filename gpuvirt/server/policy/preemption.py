@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuvirt.server.policy.holding import Holdings
@@ -25,22 +25,44 @@ class Choice:
     leases: tuple[Lease, ...]
 
 
-class _Promised:
-    """The preemptible leases of one host that have one priority. gpus: theirs together."""
+class _Priority:
+    """The preemptible leases that have one priority.
+
+    Attributes:
+        leases: by the row of their host.
+        counts, gpus: how many they are, and how many GPUs they have, by row.
+    """
 
     def __init__(self) -> None:
-        self.leases: dict[int, Lease] = {}
-        self.gpus = 0
+        self.leases: dict[int, dict[int, Lease]] = {}
+        self.counts, self.gpus = array("q"), array("q")
+
+    def add(self, row: int, lease: Lease) -> None:
+        self.leases.setdefault(row, {})[lease.id] = lease
+        more = row + 1 - len(self.counts)
+        for each in (self.counts, self.gpus):
+            each.extend([0] * more)
+        self._tally(row, lease, 1)
+
+    def remove(self, row: int, lease: Lease) -> None:
+        del self.leases[row][lease.id]
+        if not self.leases[row]:
+            del self.leases[row]
+        self._tally(row, lease, -1)
+
+    def _tally(self, row: int, lease: Lease, sign: int) -> None:
+        self.counts[row] += sign
+        self.gpus[row] += sign * lease.shape.gpus
 
 
 class Preemption:
-    """The preemptible leases of a pool that have devices, by host and priority: so a look costs a step for each host, and for few hosts more."""
+    """The preemptible leases of a pool that have devices, by priority and host. So a look costs a pass over an array for each priority, and more for
+    few hosts only."""
 
     def __init__(self, room: Hosts, holdings: Holdings) -> None:
         self._room, self._holdings = room, holdings
-        self._hosts: dict[int, dict[int, _Promised]] = {}
-        self._where: dict[int, int] = {}  # the host of each lease
-        self._priorities: Counter[int] = Counter()
+        self._priorities: dict[int, _Priority] = {}
+        self._rows: dict[int, int] = {}  # of each lease's host
 
     def add(self, lease: Lease) -> None:
         """A lease has its devices, or others than it had."""
@@ -48,29 +70,21 @@ class Preemption:
         host = self._room.host(lease.devices[0])
         if not self.has_promised(lease) or host is None:
             return
-        promised = self._hosts.setdefault(host, {}).setdefault(lease.asked.priority, _Promised())
-        promised.leases[lease.id] = lease
-        promised.gpus += lease.shape.gpus
-        self._where[lease.id] = host
-        self._priorities[lease.asked.priority] += 1
+        row = self._rows[lease.id] = self._room.row(host)
+        self._priorities.setdefault(lease.asked.priority, _Priority()).add(row, lease)
 
     def has_promised(self, lease: Lease) -> bool:
         return lease.asked.preemptible and lease.shape.reserves  # who has reserved nothing gives nobody room
 
     def forget(self, lease: Lease) -> None:
         """A lease is over."""
-        host = self._where.pop(lease.id, None)
-        if host is None:
+        row = self._rows.pop(lease.id, None)
+        if row is None:
             return
-        priority = lease.asked.priority
-        promised = self._hosts[host][priority]
-        del promised.leases[lease.id]
-        promised.gpus -= lease.shape.gpus
-        if not promised.leases:
-            del self._hosts[host][priority]
-        if not self._hosts[host]:
-            del self._hosts[host]
-        self._priorities -= Counter((priority,))
+        priority = self._priorities[lease.asked.priority]
+        priority.remove(row, lease)
+        if not priority.leases:
+            del self._priorities[lease.asked.priority]
 
     def any_below(self, priority: int) -> bool:
         return any(other < priority for other in self._priorities)
@@ -78,84 +92,120 @@ class Preemption:
     def choose(self, shape: Shape, priority: int) -> Choice | None:
         """Of the `LOOK` hosts where the fewest devices are missing, that where the fewest leases of a lower priority have to give way, with the
         fewest GPUs; for a gang that none can have, several hosts. None: nowhere is that enough."""
-        fitting = self._room.fitting(shape)
-        below = self._below(priority)
-        # More than that a host cannot have: of a device that several share it counts each of them.
-        most = {host: fitting.get(host, 0) + sum(one.gpus for one in promised) for host, promised in below.items()}
-        able = [host for host, devices in most.items() if devices >= shape.gpus]
+        priorities = [promised for other, promised in self._priorities.items() if other < priority]
+        if self._room.alone:
+            leases = [] if self._room.cordoned_rows or len(self._holdings) else _leases(priorities, 0)
+            return self._at(0, leases, shape) if leases else None
+        below = _Below(priorities, self._room, self._holdings, shape)
         choices = list[Choice]()
-        for host in sorted(able, key=lambda host: -fitting.get(host, 0)):
-            choice = self._at(host, _leases(below[host]), shape)
+        for row in below.able():
+            choice = self._at(row, below.leases(row), shape)
             if choice is not None:
                 choices.append(choice)
             if len(choices) == LOOK:
                 break
         best = min(choices, key=lambda choice: (len(choice.leases), sum(lease.shape.gpus for lease in choice.leases)), default=None)
-        return best or (self._on_several(fitting, most, below, shape) if shape.part else None)
+        return best or (self._on_several(below, shape) if shape.part else None)
 
-    def _below(self, priority: int) -> dict[int, list[_Promised]]:
-        """By host, those that may have to give way to this priority."""
-        below: dict[int, list[_Promised]] = {}
-        for host, priorities in self._hosts.items():
-            found = [promised for other, promised in priorities.items() if other < priority]
-            if found and not self._room.cordoned(host) and self._holdings.on(host) is None:
-                below[host] = found
-        return below
-
-    def _on_several(self, fitting: dict[int, int], most: dict[int, int], below: dict[int, list[_Promised]], shape: Shape) -> Choice | None:
-        """For a gang: what is free costs nobody anything; then those hosts where the fewest give way for each part of it.
-
-        Args:
-            fitting, most: devices with room for it, by host, now and at the most when all of `below` have given way.
-        """
+    def _on_several(self, below: _Below, shape: Shape) -> Choice | None:
+        """For a gang: what is free costs nobody anything; then those hosts where the fewest give way for each part of it."""
         left = shape.gpus // shape.part
-        free = {host: count // shape.part for host, count in fitting.items() if self._holdings.on(host) is None}
-        parts = dict[int, int]()  # that it is to have, by host
-        for host in sorted(free, key=lambda host: -free[host]):
-            parts[host] = min(left, free[host])
-            left -= parts[host]
-        gained = {host: devices // shape.part - free.get(host, 0) for host, devices in most.items()}
-        able = [host for host, more in gained.items() if more > 0]
-        for host in sorted(able, key=lambda host: sum(len(one.leases) for one in below[host]) / gained[host]):
-            more = min(left, self._most_parts(host, _leases(below[host]), shape) - free.get(host, 0))
-            parts[host] = parts.get(host, 0) + more
+        parts = dict[int, int]()  # that it is to have, by row
+        for row, free in below.free_parts():
+            parts[row] = min(left, free)
+            left -= parts[row]
+            if not left:
+                break
+        for row, free in below.gained_parts() if left else ():
+            more = min(left, self._most_parts(row, below.leases(row), shape) - free)
+            parts[row] = parts.get(row, 0) + more
             left -= more
             if not left:
                 break
         if left:
             return None
-        wanted = {host: replace(shape, gpus=count * shape.part) for host, count in parts.items() if count}
-        choices = [self._at(host, _leases(below.get(host, [])), share) for host, share in wanted.items()]
+        wanted = {row: replace(shape, gpus=count * shape.part) for row, count in parts.items() if count}
+        choices = [self._at(row, below.leases(row), share) for row, share in wanted.items()]
         found = [choice for choice in choices if choice is not None]
         assert len(found) == len(choices), "a host has fewer devices than were counted"
         return Choice(tuple(sorted(device for one in found for device in one.devices)), tuple(lease for one in found for lease in one.leases))
 
-    def _most_parts(self, host: int, leases: Iterable[Lease], shape: Shape) -> int:
+    def _most_parts(self, row: int, leases: Iterable[Lease], shape: Shape) -> int:
         """How many parts of a gang have room on a host when all of these have given way."""
         freed: dict[int, tuple[int, int]] = {}
         for lease in leases:
             _free(lease, freed)
-        return sum(self._would_fit(device, freed.get(device, NOTHING), shape) for device in self._room.devices(host)) // shape.part
+        return sum(self._would_fit(device, freed.get(device, NOTHING), shape) for device in self._room.devices_at(row)) // shape.part
 
-    def _at(self, host: int, leases: Iterable[Lease], shape: Shape) -> Choice | None:
+    def _at(self, row: int, leases: Iterable[Lease], shape: Shape) -> Choice | None:
         """The lowest priority gives way first, of equals what came last."""
         freed: dict[int, tuple[int, int]] = {}
         chosen: list[Lease] = []
         left = sorted(leases, key=lambda lease: (lease.preempted is True, -lease.asked.priority, lease.entry[1]))
-        while True:
-            devices = [device for device in self._room.devices(host) if self._would_fit(device, freed.get(device, NOTHING), shape)]
-            if len(devices) >= shape.gpus:
-                devices.sort(key=lambda device: (not self._room.fits(device, shape), device))  # what is free first
-                taken = set(devices[: shape.gpus])
-                return Choice(tuple(sorted(taken)), tuple(each for each in chosen if taken & set(each.devices)))
+        free = [device for device in self._room.devices_at(row) if self._room.fits(device, shape)]
+        gained = set[int]()
+        while len(free) + len(gained) < shape.gpus:
             if not left:
                 return None
             chosen.append(left.pop())
             _free(chosen[-1], freed)
+            gained.update(device for device in chosen[-1].devices if device not in free and self._would_fit(device, freed[device], shape))
+        taken = set([*free, *sorted(gained)][: shape.gpus])
+        return Choice(tuple(sorted(taken)), tuple(each for each in chosen if taken & set(each.devices)))
 
     def _would_fit(self, device: int, freed: tuple[int, int], shape: Shape) -> bool:
         memory, compute = self._room.free(device)
         return memory + freed[0] >= max(shape.memory, 1) and compute + freed[1] >= max(shape.compute, 1)
+
+
+class _Below:
+    """The leases that may have to give way, by the rows of their hosts; of a host whose devices nobody gets, or that has some that are held, none.
+
+    Args:
+        priorities: which are lower than that of who wants `shape`.
+    """
+
+    def __init__(self, priorities: Sequence[_Priority], room: Hosts, holdings: Holdings, shape: Shape) -> None:
+        import numpy
+
+        self._priorities, self._shape = priorities, shape
+        self._fitting = room.fitting(shape)
+        self._counts, self._gpus = numpy.zeros_like(self._fitting), numpy.zeros_like(self._fitting)
+        for each in priorities:
+            self._counts[: len(each.counts)] += each.counts
+            self._gpus[: len(each.gpus)] += each.gpus
+        self._held = [room.row(host) for holding in holdings for host in holding.hosts]
+        closed = [*self._held, *room.cordoned_rows]
+        self._counts[closed] = self._gpus[closed] = 0
+        # More than that a host cannot have: of a device that several share it counts each of them.
+        self._most = self._fitting + self._gpus
+
+    def leases(self, row: int) -> list[Lease]:
+        return _leases(self._priorities, row) if self._counts[row] else []
+
+    def able(self) -> Iterator[int]:
+        """Hosts that may have room for all of it, those with most free devices first."""
+        rows = ((self._counts > 0) & (self._most >= self._shape.gpus)).nonzero()[0]
+        return map(int, rows[(-self._fitting[rows]).argsort(kind="stable")])
+
+    def free_parts(self) -> Iterator[tuple[int, int]]:
+        """Hosts that have room for parts of a gang, and for how many, the largest first."""
+        free = self._fitting // self._shape.part
+        free[self._held] = 0
+        return ((int(row), int(free[row])) for row in (-free).argsort(kind="stable") if free[row])
+
+    def gained_parts(self) -> Iterator[tuple[int, int]]:
+        """Hosts that may have room for more parts of a gang than they have, and for how many they have: first where the fewest leases give way for
+        each."""
+        free = self._fitting // self._shape.part
+        free[self._held] = 0
+        gained = self._most // self._shape.part - free
+        rows = ((gained > 0) & (self._counts > 0)).nonzero()[0]
+        return ((int(row), int(free[row])) for row in rows[(self._counts[rows] / gained[rows]).argsort(kind="stable")])
+
+
+def _leases(priorities: Iterable[_Priority], row: int) -> list[Lease]:
+    return [lease for each in priorities for lease in each.leases.get(row, {}).values()]
 
 
 def _free(lease: Lease, freed: dict[int, tuple[int, int]]) -> None:
@@ -163,7 +213,3 @@ def _free(lease: Lease, freed: dict[int, tuple[int, int]]) -> None:
     for device in lease.devices:
         memory, compute = freed.get(device, NOTHING)
         freed[device] = memory + lease.shape.memory, compute + lease.shape.compute
-
-
-def _leases(promised: Iterable[_Promised]) -> list[Lease]:
-    return [lease for one in promised for lease in one.leases.values()]
