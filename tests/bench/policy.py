@@ -1,7 +1,7 @@
 """How long the policy machine takes for a decision, by processor time: python -m tests.bench.policy [GPUS [LEASES [USERS [HOSTS [GANG]]]]]
 
-GANG: of so many leases of 8 GPUs each, which waits meanwhile, with devices held for it. Then who gives way, in a pool of as many GPUs and hosts that is
-full of preemptible leases, to a lease of 1 and of 8 GPUs and to a gang that no host can have.
+GANG: of so many leases of 8 GPUs each, which waits meanwhile, with devices held for it. Then who gives way, in a pool of as many GPUs and hosts that
+is full of preemptible leases, to a lease of 1 and of 8 GPUs and to a gang that no host can have.
 """
 
 from __future__ import annotations
