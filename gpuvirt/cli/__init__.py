@@ -22,6 +22,7 @@ VERBS = {
     "detach": ("gpuvirt.cli.detach", "Give the GPUs of an attached shell back."),
     "env": ("gpuvirt.cli.env", "Print the variables a program needs without the launcher."),
     "serve": ("gpuvirt.cli.serve", "Offer this machine's GPUs, or software GPUs, to others."),
+    "pools": ("gpuvirt.cli.pools", "List the pools that announce themselves in this network."),
     "devices": ("gpuvirt.cli.devices", "List a pool's GPUs."),
     "ps": ("gpuvirt.cli.ps", "List a pool's leases and their sessions."),
     "top": ("gpuvirt.cli.top", "Show what a pool does: GPUs, sessions, who waits."),

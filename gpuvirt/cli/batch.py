@@ -48,7 +48,7 @@ def batch() -> None:
     "  gpuvirt batch submit --ranks 2 --gpus 2 --retries 3 --deadline 8h --name night -- python train.py\n"
     "  JOB=$(gpuvirt batch submit -q -- ./simulate 1000); gpuvirt batch wait $JOB",
 )
-@click.option("--pool", type=pool_url, metavar="URL", help="The server: tcp://HOST:PORT.")
+@click.option("--pool", type=pool_url, metavar="URL", help="The server: tcp://HOST:PORT, or find: it announces itself.")
 @click.option("--ranks", type=click.IntRange(1, RANKS_MOST), default=1, show_default=True, metavar="N", help="Processes, which begin together.")
 @click.option("--gpus", type=click.IntRange(1, 16), default=1, show_default=True, metavar="N", help="GPUs of each rank.")
 @click.option(

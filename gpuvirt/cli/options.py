@@ -36,12 +36,12 @@ def address(text: str) -> tuple[str, int]:
 
 
 def pool_address(text: str) -> PoolAddress:
-    """A pool's server, from tcp://HOST:PORT."""
+    """A pool's server, from tcp://HOST:PORT or find."""
     from gpuvirt.errors import GpuvirtError
-    from gpuvirt.transport.pool import parse_pool
+    from gpuvirt.transport.pool import parse_choice
 
     try:
-        return parse_pool(text)
+        return parse_choice(text)
     except GpuvirtError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -100,12 +100,13 @@ def capability(text: str) -> str:
 
 
 def pool_url(text: str) -> str:
-    """The URL of a pool, checked: tcp://HOST:PORT."""
+    """What a user says of a pool, checked: tcp://HOST:PORT, or find."""
     from gpuvirt.errors import GpuvirtError
-    from gpuvirt.transport.pool import parse_pool
+    from gpuvirt.transport.pool import FIND, parse_choice
 
     try:
-        return parse_pool(text).url
+        found = parse_choice(text)
+        return "find" if found == FIND else found.url
     except GpuvirtError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -132,7 +133,7 @@ class ProgramCommand(click.Command):
         return left
 
 
-POOL = click.option("--pool", type=pool_url, metavar="URL", help="The server: tcp://HOST:PORT.")
+POOL = click.option("--pool", type=pool_url, metavar="URL", help="The server: tcp://HOST:PORT, or find: it announces itself.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _PROGRAM = (

@@ -116,7 +116,8 @@ def duration(text: str) -> int:
     help="Serve figures for Prometheus at this address (/metrics, of a whole pool /metrics/pool), without a token.  [default: nowhere]",
 )
 @click.option("--head", is_flag=True, help="Begin a pool of many hosts: this one decides who gets which GPUs of all that join it.")
-@click.option("--join", type=pool_address, metavar="POOL", help="Be one more host of a pool: tcp://HOST:PORT of any host that is in it already.")
+@click.option("--join", type=pool_address, metavar="POOL", help="Be one more host of a pool: tcp://HOST:PORT of any that is in it already, or find.")
+@click.option("--announce", is_flag=True, help="Say in this network, by multicast DNS, that this server is there; clients find it with --pool find.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, ports and pid to this file when ready.")
 @click.option("--parent-fd", type=int, hidden=True)
@@ -142,6 +143,7 @@ def serve(
     metrics: tuple[str, int] | None,
     head: bool,
     join: PoolAddress | None,
+    announce: bool,
     name: str | None,
     ready_file: Path | None,
     parent_fd: int | None,
@@ -190,6 +192,7 @@ def serve(
         metrics=metrics,
         head=head,
         join=join,
+        announce=announce,
         parent_fd=parent_fd,
         private_folder=private_folder,
         **({"name": name} if name else {}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from gpuvirt.durations import parse_duration
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.sizes import parse_size
 from gpuvirt.transport.handshake import LEASE_SIZE
-from gpuvirt.transport.pool import PoolAddress, parse_pool
+from gpuvirt.transport.pool import FIND, PoolAddress, parse_choice
 
 # Settings of a later version. They are refused, because a program that sets one would not get what it asks for.
 LATER = ("idle", "for")
@@ -161,7 +162,7 @@ def _parse_lease(value: Any) -> bytes:
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
-    "pool": lambda value: parse_pool(str(value)),
+    "pool": lambda value: parse_choice(str(value)),
     "local": _parse_bool,
     "gpus": parse_gpus,
     "memory": _parse_memory,
@@ -188,7 +189,7 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
         file: the configuration file, None: `paths.config_file`.
 
     Raises:
-        GpuvirtError: a value is not valid, or its name is unknown; the text names its source.
+        GpuvirtError: a value is not valid, or its name is unknown; the text names its source. Or the pool is to be found, and there is none.
     """
     layers = [
         {name: (value, f"--{name.replace('_', '-')}") for name, value in options.items() if value is not None},
@@ -227,12 +228,18 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
     if "lease" in found:
         found.setdefault("gpus", 0)
     local = bool(found.pop("local", False))
+    if found.get("pool") == FIND:
+        from gpuvirt.transport.discovery import find_pool  # not where a pool is named
+
+        name, found["pool"] = find_pool(found.get("token"))
+        if not found.get("quiet"):
+            print(f"gpuvirt: found the pool of {name} at {found['pool'].url}", file=sys.stderr)
     return Settings(chosen_local=local, **found)
 
 
 def _pool_of(environment: Mapping[str, tuple[Any, str]]) -> PoolAddress | None:
     """The pool that the environment names, which was checked before."""
-    return parse_pool(str(environment["pool"][0])) if "pool" in environment else None
+    return parse_choice(str(environment["pool"][0])) if "pool" in environment else None
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, str]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-from zmq.utils import z85
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
@@ -102,7 +101,7 @@ def kept(folder: Path, token: Token) -> TokenStore | None:
     if not all((folder / name).exists() for name in ("server.key", "tokens.json")):
         return None
     store = TokenStore(folder)
-    return store if z85.decode(store.server_public) == token.server_key else None
+    return store if store.public_key == token.server_key else None
 
 
 def keep_tokens(folder: Path, text: str) -> None:

@@ -45,13 +45,14 @@ from gpuvirt.cluster.messages import (
 )
 from gpuvirt.server.lease import Lease
 from gpuvirt.server.policy import events, instructions
-from gpuvirt.server.policy.events import Asked, Event, HostJoined, Moved, Released, Restored, UserSet
+from gpuvirt.server.policy.events import Asked, Event, HostJoined, Moved, Passed, Released, Restored, UserSet
 from gpuvirt.server.policy.hosts import Hosts as Room
 from gpuvirt.server.policy.instructions import Instruction, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 
 Send = Callable[[Message], None]
+LATE = SILENCE + 1.0  # seconds after which a limit of waiting is kept that no scheduler has kept
 
 
 class Member:
@@ -105,7 +106,8 @@ class Member:
 
     @property
     def wake(self) -> float | None:
-        return None
+        """When what waits has waited for as long as it wanted to, and the scheduler, which is to say so, has not."""
+        return min((asked.at + asked.wait + LATE for asked in self._asked.values() if asked.wait), default=None)
 
     def handle(self, event: Event) -> list[Instruction]:
         match event:
@@ -136,6 +138,8 @@ class Member:
                 return self._local.handle(Released(event.at, event.lease))
             case Moved():
                 self._tell(Shifted(event.lease, event.devices))
+            case Passed():
+                return [*self._local.handle(event), *self._late(event.at)]
             case _:
                 pass
         return self._local.handle(event)
@@ -151,6 +155,14 @@ class Member:
         assert lease is not None
         self._tell(Want(self._wanted(lease)))
         return []
+
+    def _late(self, now: float) -> list[Instruction]:
+        late = [asked for asked in self._asked.values() if asked.wait and now >= asked.at + asked.wait + LATE]
+        texts = {asked.lease: f"it has waited {now - asked.at:.0f} s, longer than it wanted to: {self.why(asked.lease)}" for asked in late}
+        for asked in late:
+            self._ended(asked.lease)
+            self._tell(Over(asked.lease))
+        return [TimedOut(number, text) for number, text in texts.items()]
 
     def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0) -> str | None:
         """By the hosts that there are now; None while there is no word of any."""

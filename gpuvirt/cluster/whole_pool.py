@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from zmq.utils import z85
-
 from gpuvirt.cluster.messages import HostEntry
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.tokens import TokenEntry, TokenStore
@@ -125,7 +123,7 @@ class WholePool:
 
     async def _ask(self, host: HostEntry, op: str, message: dict[str, Any], limit: float) -> Answer:
         sender: TokenEntry = message["from"]
-        token = Token(bytes.fromhex(sender.id), sender.key, z85.decode(self._tokens.server_public))
+        token = Token(bytes.fromhex(sender.id), sender.key, self._tokens.public_key)
         said = {name: value for name, value in message.items() if name not in ("v", "op", "from")} | {"alone": True}
         address = parse_pool(host.url).host
         return await asyncio.to_thread(lambda: request(address, host.control_port, token, op, limit, **said))

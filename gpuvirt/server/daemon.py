@@ -47,8 +47,11 @@ from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.server.workers.engine import EmbeddedEngine
 from gpuvirt.server.workers.pool import WorkerPool
 from gpuvirt.server.workers.template import WORKER_COMMAND
-from gpuvirt.transport import fabric_inventory
+from gpuvirt.transport import announcer, fabric_inventory
+from gpuvirt.transport.announcement import Announcement, pool_digest
+from gpuvirt.transport.announcer import Announcer
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting
+from gpuvirt.transport.pool import FIND
 from gpuvirt.transport.table import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -111,9 +114,11 @@ class Daemon:
     async def _start(self) -> None:
         options, undo = self.options, self._undo
         limit = descriptors.raise_limit()
+        if options.announce:
+            announcer.check_installed()
         # The port first: it fails most often, and at once. Clients that connect early wait in the backlog.
         tcp = undo.enter_context(sockets.listen_tcp(options.host, options.port))
-        self.port = tcp.getsockname()[1]
+        listens, self.port = tcp.getsockname()[:2]
         scraped = undo.enter_context(sockets.listen_tcp(*options.metrics, "--metrics")) if options.metrics is not None else None
         tokens, pooled = await self._join_pool()
         inventory = self._inventory = await asyncio.to_thread(take_inventory, options)
@@ -213,7 +218,7 @@ class Daemon:
         if pooled is not None:
             undo.push_async_callback(pooled.close)
             next_port = self.port + 2 if self.port < 65534 else 0
-            await pooled.start(sessions, self.control_port, tcp.getsockname()[0], next_port, limit)
+            await pooled.start(sessions, self.control_port, listens, next_port, limit)
         for sock in served:
             listener.serve(sock)
         watch = asyncio.create_task(self._watch_tokens(tokens, sessions))
@@ -225,6 +230,11 @@ class Daemon:
         if any(row.seals for row in offered):
             self._say_sealing(sealing)
         log.info("serving %s at %s (control port %d)", describe(inventory), self.pool, self.control_port)
+        if options.announce:
+            announcement = Announcement(options.name, (), pool_digest(tokens.public_key), len(inventory.devices), inventory.backend)
+            own = Announcer(announcement, listens, self.port)
+            undo.push_async_callback(own.close)
+            await own.start()
         self._write_ready()
 
     async def _join_pool(self) -> tuple[TokenStore, PoolHost | None]:
@@ -243,11 +253,16 @@ class Daemon:
         if options.join is None:
             own = TokenStore()
             return own, cluster.PoolHost(name, cluster.reachable(options.host, self.port, "192.0.2.1"), own)
-        token = os.environ.get("GPUVIRT_TOKEN")
+        token, asked = os.environ.get("GPUVIRT_TOKEN"), options.join
+        if asked == FIND:
+            from gpuvirt.transport.discovery import find_pool
+
+            found, asked = await asyncio.to_thread(find_pool, token)
+            log.info("found the pool of %s at %s", found, asked.url)
         folder = cluster.state_folder(paths.state_dir(), options.host, self.port)
-        tokens, known = await asyncio.to_thread(credentials.learn, options.join, token, folder)
-        url = cluster.reachable(options.host, self.port, known[1] if known else options.join.host)
-        return tokens, cluster.PoolHost(name, url, tokens, known, options.join, token)
+        tokens, known = await asyncio.to_thread(credentials.learn, asked, token, folder)
+        url = cluster.reachable(options.host, self.port, known[1] if known else asked.host)
+        return tokens, cluster.PoolHost(name, url, tokens, known, asked, token)
 
     def _open_kept_sessions(self) -> SessionStore | None:
         """None for a private local pool, which ends with its program."""

@@ -189,8 +189,13 @@ class TokenStore:
             raise GpuvirtError("there is no admin's token; `gpuvirt token create NAME --admin` on the server's machine makes one")
         return found
 
+    @property
+    def public_key(self) -> bytes:
+        """The server's, 32 bytes, which its tokens name."""
+        return bytes(z85.decode(self.server_public))
+
     def token(self, entry: TokenEntry) -> Token:
-        return Token(bytes.fromhex(entry.id), entry.key, z85.decode(self.server_public))
+        return Token(bytes.fromhex(entry.id), entry.key, self.public_key)
 
     # ---- changing -----------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,18 @@ class PoolAddress:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
 
+FIND = PoolAddress("find", 0)  # whichever of this client's pools announces itself in the network (gpuvirt.transport.discovery)
+
+
+def parse_choice(text: str) -> PoolAddress:
+    """Parses what a user says of a pool: ``tcp://HOST:PORT``, or ``find``.
+
+    Raises:
+        GpuvirtError: the text is neither.
+    """
+    return FIND if text.strip() == "find" else parse_pool(text)
+
+
 def parse_pool(text: str) -> PoolAddress:
     """Parses ``tcp://HOST:PORT``.
 
@@ -55,7 +67,7 @@ def parse_pool(text: str) -> PoolAddress:
         raise GpuvirtError("several servers in one pool (URL,URL) are not in this version; name one")
     match = _URL.fullmatch(text)
     if not match or not 0 < int(match[3]) < 65536:
-        raise GpuvirtError(f"{text!r} is not a pool; write tcp://HOST:PORT")
+        raise GpuvirtError(f"{text!r} is not a pool; write tcp://HOST:PORT, or find for one that announces itself in this network")
     return PoolAddress(match[1] or match[2], int(match[3]))
 
 

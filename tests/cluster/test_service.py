@@ -12,6 +12,7 @@ import pytest
 from gpuvirt.cluster import credentials
 from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.host import PoolHost
+from gpuvirt.cluster.member import LATE
 from gpuvirt.cluster.messages import VERSION, HostEntry, Join
 from gpuvirt.cluster.service import SchedulerService
 from gpuvirt.server.lease import Asked
@@ -48,6 +49,24 @@ def test_what_is_asked_before_the_pool_is_joined_waits(tmp_path: Path) -> None:
     lease = table.open(b"l" * 16, Asked(b"o" * 16, 1), {}, 0.0)
     assert lease.waits and host.member is not None and "scheduler" in table.why(lease)
     assert [wanted.lease for wanted in host.member.join().wanted] == [lease.number]
+
+
+def test_a_limit_of_waiting_holds_without_a_scheduler(tmp_path: Path) -> None:
+    """Whoever wants to wait for ten seconds at most does not wait for the head to come back."""
+    host = PoolHost("oak", "tcp://oak:7070", TokenStore(tmp_path))
+    table = Leases(host.policy(PolicyMachine([1 << 30])), 8, expiry=60.0, pooled=True)
+    sessions: Any = SimpleNamespace(lease=table.get, leases=table, place_here=None, finish=None, launch_ended_elsewhere=None)
+    host.serve(sessions)
+    decided = list[str]()
+    table.decided = lambda lease: decided.append(lease.refused)
+    short, long = (table.open(id * 16, Asked(b"o" * 16, 1, wait=wait), {}, 100.0) for id, wait in ((b"s", 10.0), (b"l", 0.0)))
+    assert table.next_expiry() == 110.0 + LATE
+    table.expire(110.0)
+    assert short.waits and not decided
+    table.expire(110.1 + LATE)
+    assert len(decided) == 1 and "it has waited 14 s" in decided[0] and "scheduler" in decided[0]
+    assert [*table] == [long] and long.waits and host.member is not None
+    assert [wanted.lease for wanted in host.member.join().wanted] == [long.number]
 
 
 def test_a_host_begins_with_what_it_has_of_its_own_pool_only(tmp_path: Path) -> None:

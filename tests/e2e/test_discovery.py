@@ -1,0 +1,101 @@
+"""Pools that announce themselves in the network are found, and nobody is believed who only says that he is one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from e2e.harness import GPUVIRT, Server, clean_environment
+from e2e.test_hosts_in_namespaces import Network, network  # noqa: F401 (a fixture)
+from e2e.test_many_hosts import SOON, STAYS, Pool, wait_until
+
+from gpuvirt.transport.announcement import Announcement, pool_digest
+from gpuvirt.transport.announcer import Announcer
+from gpuvirt.transport.token import parse_token
+
+SOFT = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m")
+
+pytestmark = pytest.mark.slow
+
+
+def gpuvirt(*line: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*GPUVIRT, *map(str, line)], capture_output=True, text=True, env=clean_environment(**env), timeout=SOON, check=False)
+
+
+def works(**env: str) -> subprocess.CompletedProcess[str]:
+    """A program on the pool that is found."""
+    return gpuvirt("run", "--", *STAYS, "/dev/null", GPUVIRT_POOL="find", **env)
+
+
+def token_of(state: Path) -> str:
+    return gpuvirt("token", "show", GPUVIRT_STATE=str(state)).stdout.strip()
+
+
+@pytest.fixture
+def oak(own_pool: Callable[..., Server], tmp_path: Path) -> Server:
+    """One that announces itself, to this machine only. Its tokens are no other server's."""
+    return own_pool(*SOFT, "--announce", "--name", tmp_path.name, env=clean_environment(GPUVIRT_STATE=str(tmp_path / "oak")))
+
+
+def test_a_pool_is_found_by_its_token(oak: Server, tmp_path: Path) -> None:
+    """And the program's user is told which. Who has another token is told what there is; a server that has ended is not found."""
+    token = token_of(tmp_path / "oak")
+    (row,) = [row for row in json.loads(gpuvirt("pools", "--json", GPUVIRT_TOKEN=token).stdout) if row["name"] == tmp_path.name]
+    assert (row["addresses"], row["gpus"], row["backend"], row["own"]) == ([oak.url], 1, "soft", True)
+    assert tmp_path.name in gpuvirt("pools", COLUMNS="200").stdout
+    done = works(GPUVIRT_TOKEN=token)
+    assert done.stdout == "running\nright\n" and f"found the pool of {tmp_path.name} at {oak.url}" in done.stderr, done.stderr
+    refused = works(GPUVIRT_TOKEN=token_of(tmp_path / "other"))  # of a server that is not there
+    assert refused.returncode == 125 and "are not those of this token" in refused.stderr and oak.url in refused.stderr
+    oak.stop()
+    gone = works(GPUVIRT_TOKEN=token)
+    assert gone.returncode == 125 and oak.url not in gone.stderr, gone.stderr
+
+
+def test_who_only_says_that_it_is_the_pool_gets_nobody(oak: Server, own_pool: Callable[..., Server], tmp_path: Path) -> None:
+    """Another server is announced as of oak's pool; it does not hold the token's secret, and the program works on oak."""
+    impostor = own_pool(*SOFT, env=clean_environment(GPUVIRT_STATE=str(tmp_path / "other")))
+    token = token_of(tmp_path / "oak")
+    digest = pool_digest(parse_token(token).server_key)
+
+    async def run() -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+        host, _, port = impostor.info["address"].rpartition(":")
+        lie = Announcer(Announcement(f"{tmp_path.name}-lie", (), digest, 9, "cuda"), host, int(port))
+        await lie.start()
+        try:
+            both = await asyncio.to_thread(works, GPUVIRT_TOKEN=token)
+            oak.stop()
+            return both, await asyncio.to_thread(works, GPUVIRT_TOKEN=token)
+        finally:
+            await lie.close()
+
+    both, alone = asyncio.run(run())
+    assert both.stdout == "running\nright\n" and oak.url in both.stderr, both.stderr
+    assert alone.returncode == 125 and "can be used: " in alone.stderr and "token was not accepted" in alone.stderr, alone.stderr
+
+
+@pytest.mark.wide
+def test_hosts_of_a_network_find_their_pool(network: Network, tmp_path: Path) -> None:  # noqa: F811 (the fixture)
+    """A host joins a pool that it finds, and a program on another machine finds both, or the one that is left."""
+    pool = Pool(tmp_path)
+
+    def start(name: str, *options: str) -> Server:
+        inside = ["ip", "netns", "exec", network.namespace(name)]
+        return pool.start(name, 1, "--box", "off", "--link", "tcp", "--announce", *options, prefix=inside, listen=f"{network.address(name)}:7070")
+
+    try:
+        start("ash")
+        start("birch", "--join", "find")
+        wait_until(lambda: pool.are_there("ash", "ash", "birch"))
+        assert f"found the pool of ash at {pool.hosts['ash'].url}" in (tmp_path / "birch" / "serve.log").read_text()
+        found = {row["name"]: row["own"] for row in json.loads(gpuvirt("pools", "--json", GPUVIRT_TOKEN=pool.token).stdout)}
+        assert found["ash"] and found["birch"]
+        pool.hosts["ash"].stop()
+        done = gpuvirt("ps", "--pool", "find", GPUVIRT_TOKEN=pool.token)
+        assert f"found the pool of birch at {pool.hosts['birch'].url}" in done.stderr, done.stderr
+    finally:
+        pool.stop()
