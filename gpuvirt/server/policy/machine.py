@@ -5,7 +5,8 @@ that has left is over, and what waits goes on waiting.
 
 **Order.** That of waiting.py.
 
-**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it. Three rules end that:
+**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it, also those of the same user, where it is
+not its quota that they wait for (waiting.Walk). Three rules end that:
 
 - *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease (holding.py). One lease
   holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
@@ -59,8 +60,7 @@ from gpuvirt.server.policy.suspension import SETTLE, Suspension
 from gpuvirt.server.policy.waiting import Waiting
 
 HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
-# Leases that do not fit, at which one pass looks before it stops: of one user, of all. It bounds the time of a decision.
-LOOK_USER, LOOK = 8, 64
+LOOK = 64  # leases that do not fit, at which one pass looks before it stops: it bounds the time of a decision
 HISTORY = 10_000  # events
 
 
@@ -549,8 +549,7 @@ class PolicyMachine:
         self._choose_elder(out)
         self._go_on_holding(out)
         ahead = self._clock.ahead
-        kept = self.waiting.kept()
-        heap = [(a.queue[0][0], a.key(ahead), a.queue[0][1], 0, kept[a.name], a) for a in self.waiting.accounts]
+        heap = [(walk.entry[0], walk.account.key(ahead), walk.entry[1], walk) for walk in self.waiting.walks() if walk.entry]
         heapq.heapify(heap)
         first = -heap[0][0] if heap else -PRIORITIES
         self.suspension.let_go_below(first)
@@ -558,36 +557,36 @@ class PolicyMachine:
         looked = 0
         let_go = False
         while heap and looked < LOOK:
-            negative, _, _, index, spoken, account = heapq.heappop(heap)
+            negative, _, _, walk = heapq.heappop(heap)
             let_go = self.suspension.resume(suspended, -negative, first, self._at, out) or let_go
-            lease = self.leases[account.queue[index][2]]
+            assert walk.entry is not None
+            lease, account = self.leases[walk.entry[2]], walk.account
             holds = self.holdings.of(lease.id) is not None
-            if not holds and account.quota and account.gpus + spoken + lease.shape.gpus > account.quota:
+            if not holds and account.quota and account.gpus + walk.spoken + lease.shape.gpus > account.quota:
                 continue  # and neither do those behind it get what it waits for
             hopeless = not (holds and lease.gang) and any(lease.shape.wants_at_least(shape) for shape in unfit)
             devices = [] if hopeless else self.holdings.find(lease.id, lease.shape)
             if len(devices) == lease.shape.gpus:
                 if holds:
-                    spoken -= lease.shape.gpus
+                    walk.spoken -= lease.shape.gpus
                     let_go = True
                 self._grant(lease, devices, out)
+                walk.granted(unfit)
                 if holds and all_of_it:
                     suspended = self.suspension.in_order()  # what was held for it, and is not needed, may be theirs
             else:
                 if not hopeless:
+                    unfit = [other for other in unfit if not other.wants_at_least(lease.shape)]
                     unfit.append(lease.shape)
-                index += 1
                 if not holds:
-                    if looked == 0 and (self._preempt(lease, out) or (self._may_hold(lease) and self._hold(lease, out, elder=False))):
-                        spoken += lease.shape.gpus
-                    else:
+                    if looked != 0 or not (self._preempt(lease, out) or (self._may_hold(lease) and self._hold(lease, out, elder=False))):
                         if not all_of_it:
                             return
                         looked += 1
-                        spoken += lease.shape.gpus
-            if index < min(len(account.queue), LOOK_USER):
-                entry = account.queue[index]
-                heapq.heappush(heap, (entry[0], account.key(ahead), entry[1], index, spoken, account))
+                    walk.spoken += lease.shape.gpus
+                walk.in_vain(unfit)
+            if walk.entry is not None:
+                heapq.heappush(heap, (walk.entry[0], account.key(ahead), walk.entry[1], walk))
         if self.suspension.resume(suspended, -PRIORITIES, first, self._at, out) or let_go:
             self._serve(out, all_of_it)  # what was held and is not needed may be enough for others
 

@@ -44,8 +44,10 @@ class Shape:
 
     def wants_at_least(self, other: Shape) -> bool:
         """Whether this one cannot be placed where the other cannot."""
-        parts, others = self.gpus // self.together, other.gpus // other.together
-        return parts >= others and self.together >= other.together and self.memory >= other.memory and self.compute >= other.compute
+        if self.memory < other.memory or self.compute < other.compute:
+            return False
+        together, others = self.together, other.together
+        return together >= others and self.gpus // together >= other.gpus // others
 
 
 @dataclass

@@ -11,6 +11,10 @@ import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
+from gpuvirt.server.policy.room import Shape
+
+Entry = tuple[int, int, int]
+
 # After a day what was used counts half: who computed through the night stands behind who begins in the morning, but not for all the week.
 HALF_LIFE = 86400.0
 # What a user has now counts as if it had had it for this long already: users who begin at the same time get GPUs in turns, not all for the first.
@@ -57,6 +61,7 @@ class Account:
         gpus: that its leases have.
         rate: GPUs whose use counts now.
         queue: its waiting leases as (-priority, arrival, lease), in its own order.
+        kinds: the same by what they want.
         first_since: when the first of them became the first.
     """
 
@@ -69,7 +74,8 @@ class Account:
     revoked: bool = False
     gpus: int = 0
     rate: float = 0.0
-    queue: list[tuple[int, int, int]] = field(default_factory=list)
+    queue: list[Entry] = field(default_factory=list)
+    kinds: dict[Shape, list[Entry]] = field(default_factory=dict)
     first_since: float = 0.0
     leases: set[int] = field(default_factory=set)
     _past: float = 0.0
@@ -95,14 +101,19 @@ class Account:
         """Its use, GPU-seconds, faded."""
         return (self._past + self.rate * clock.until_now) / clock.factor
 
-    def queue_up(self, at: float, entry: tuple[int, int, int]) -> None:
+    def queue_up(self, at: float, entry: Entry, shape: Shape) -> None:
         first = self.queue[0] if self.queue else None
         insort(self.queue, entry)
+        insort(self.kinds.setdefault(shape, []), entry)
         if self.queue[0] is not first:
             self.first_since = at
 
-    def leave(self, at: float, entry: tuple[int, int, int]) -> None:
+    def leave(self, at: float, entry: Entry, shape: Shape) -> None:
         """Takes an entry out of the queue."""
+        kind = self.kinds[shape]
+        del kind[bisect_left(kind, entry)]
+        if not kind:
+            del self.kinds[shape]
         index = bisect_left(self.queue, entry)
         del self.queue[index]
         if index == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpuvirt.server.policy.events import (
@@ -37,9 +37,10 @@ from gpuvirt.server.policy.instructions import (
     Resume,
     TimedOut,
 )
-from gpuvirt.server.policy.machine import HOLD_AFTER, LOOK_USER, PolicyMachine
+from gpuvirt.server.policy.machine import HOLD_AFTER, LOOK, PolicyMachine
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 from gpuvirt.server.policy.suspension import SETTLE
+from gpuvirt.server.policy.waiting import LOOK_USER
 
 
 @dataclass
@@ -359,11 +360,21 @@ class Referee:
         """Of a gang: when it was the last time that all of it had been asked for."""
         return max(self.leases[number].arrival for number in self._parts(known.asked.lease))
 
+    def _looks_too_often(self, waiting: dict[int, Known], held: Collection[int]) -> bool:
+        """Whether a pass may stop before it has seen all: of a user with a quota it sees each lease, of another one each kind, and what holds."""
+        seen = set[tuple[object, ...]]()
+        for number, known in waiting.items():
+            asked = known.asked
+            each = number if number in held or (asked.user in self.users and self.users[asked.user].gpus) else 0
+            seen.add((asked.user, each, asked.gpus, asked.memory, asked.compute, asked.gang_size))
+        of_users = Counter(user for user, *_ in seen)
+        return len(seen) >= LOOK or max(of_users.values(), default=0) >= LOOK_USER
+
     def _check_nothing_idle(self, waiting: dict[int, Known], memory: list[int], compute: list[int], gpus: dict[str, int]) -> None:
-        """What waits does not fit. (Only where the queues are so short that a pass sees all of it.)"""
-        if len(waiting) >= LOOK_USER:
-            return
+        """What waits does not fit. (Only where there is so little of it that a pass sees all.)"""
         every = self._held()
+        if self._looks_too_often(waiting, every):
+            return
         held = {device for devices in every.values() for device in devices}
         for number, known in waiting.items():
             asked = known.asked

@@ -434,9 +434,9 @@ class GoesOn(PolicyMachine):
         assert lease.gang is not None
         if lease.gang.whole and len(lease.gang.parts) > 1:
             whole = self.leases[lease.gang.whole]
+            self.waiting.remove(whole, self._at)
             whole.shape = replace(whole.shape, gpus=whole.shape.gpus - whole.shape.part)
-            if self.holdings.of(whole.id):
-                self.holdings.let_go(whole.id)
+            self.waiting.add(whole, self._at)
             self._out_of_gang(lease)
             del self.leases[lease.id]
             return
