@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import secrets
 from typing import TYPE_CHECKING
 
 from gpuvirt.errors import GpuvirtError
@@ -58,7 +59,7 @@ class Announcer:
             port=self._port,
             parsed_addresses=addresses,
             properties=self._announcement.properties(),
-            server=f"gpuvirt-{self._announcement.pool}-{self._port}-{addresses[0].replace('.', '-').replace(':', '-')}.local.",
+            server=f"gpuvirt-{secrets.token_hex(8)}.local.",  # not the machine's own name, which others announce
         )
         version = IPVersion.V6Only if ":" in addresses[0] else IPVersion.V4Only
         try:

@@ -5,8 +5,8 @@ that has left is over, and what waits goes on waiting.
 
 **Order.** That of waiting.py.
 
-**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it, also those of the same user, where it is
-not its quota that they wait for (waiting.Walk). Three rules end that:
+**Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it, also those of the same user where its
+quota is not what they wait for (waiting.Walk). Three rules end that:
 
 - *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease (holding.py). One lease
   holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
