@@ -187,6 +187,7 @@ def test_gangs_that_keep_their_users_others_back_are_seen(monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3000)
 def test_a_month_on_a_thousand_hosts() -> None:
     """10,000 GPUs. (How long decisions take: python -m tests.bench.policy 10000 6000 100 1000.)"""
     labs = Labs(WEIGHTS, 1000, 3, GANGS)
