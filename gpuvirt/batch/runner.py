@@ -25,7 +25,7 @@ from gpuvirt.client.named_lease import GangBroken, NamedLease, open_gang, stands
 from gpuvirt.client.settings import MAX_GPUS, resolve
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.transport.control import ControlError, RequestRefused
-from gpuvirt.transport.pool import PoolStatus
+from gpuvirt.transport.pool import HandshakeCut, NoServer, PoolStatus
 
 LOST_MOST = 20  # attempts that may end with the host of their GPUs
 SILENCE = 10.0  # seconds that a host may be silent after a rank has failed, before it is taken for lost
@@ -56,6 +56,7 @@ class Runner:
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self._job = folder.read()
+        self._reached = False  # its pool has answered
 
     def run(self) -> None:
         """Returns when the job is over, and has written how it has ended."""
@@ -92,7 +93,18 @@ class Runner:
         failures = 0
         while True:
             self._say(state=State.QUEUED, why="it asks for its GPUs")
-            ending, why, code = self._attempt()
+            try:
+                ending, why, code = self._attempt()
+            except RequestRefused:
+                raise
+            except (NoServer, HandshakeCut, ControlError) as error:
+                # A server is not there for a while, the pool's or that of its GPUs: nothing of the job has been lost, and it waits. A pool that has
+                # never answered may have another address.
+                if not self._reached:
+                    raise
+                self._say(state=State.QUEUED, why=f"{error}; trying again")
+                self._pause(AGAIN_AFTER)
+                continue
             if ending is Ending.RIGHT:
                 self._end(State.DONE, "", 0)
                 return
@@ -117,6 +129,7 @@ class Runner:
         """
         job = self._job
         found = connect(resolve(job.options))
+        self._reached = True
         nodes = job.nodes or nodes_for(job.ranks, job.gpus, _largest_host(found.status))
         each = replace(found.settings, gpus=job.ranks // nodes * job.gpus)
         try:

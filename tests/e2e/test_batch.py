@@ -261,6 +261,24 @@ def test_a_failure_ends_all_ranks_and_is_retried(jobs: Jobs) -> None:
     assert "has ranks 0 to 1" in jobs("logs", id, "--rank", "2", check=False).stderr
 
 
+def test_a_job_waits_for_a_pool_that_is_away(jobs: Jobs, own_pool: Callable[..., Server], tmp_path: Path) -> None:
+    """Between two attempts its server ends, and is started anew. A pool that does not answer gets no job."""
+    options = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m")
+    env = clean_environment(GPUVIRT_STATE=str(tmp_path / "jobs"))
+    server = own_pool(*options, env=env)
+    jobs.env["GPUVIRT_POOL"] = server.url
+    id = jobs.submit("--retries", "1", "--", "sh", "-c", f"test -e {tmp_path}/there")
+    wait_until(lambda: "attempt 1: rank 0 ended with exit code 1" in jobs.job(id)["why"])
+    server.stop()
+    wait_until(lambda: "no GPU server" in jobs.job(id)["why"])
+    refused = jobs("submit", "-q", "--", "true", check=False)
+    assert refused.returncode == 125 and "no GPU server" in refused.stderr
+    (tmp_path / "there").touch()
+    own_pool(*options, env=env, listen=server.info["address"])
+    assert jobs("wait", id, check=False).returncode == 0
+    assert jobs.job(id)["attempt"] == 2
+
+
 def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
     refused = jobs("submit", "--ranks", "3", "--", *RANKS, check=False)
     assert refused.returncode == 125 and "3 GPUs were asked for and this pool has 2" in refused.stderr
