@@ -165,7 +165,7 @@ class Member:
         return [TimedOut(number, text) for number, text in texts.items()]
 
     def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0) -> str | None:
-        """By the hosts that there are now; None while there is no word of any."""
+        """By the hosts that there are now; None while there is no word of all."""
         return None if self._mirror is None else self._mirror.impossible(user, gpus, memory, compute, priority)
 
     def most(self, user: int) -> int:
@@ -274,7 +274,7 @@ class Member:
             case NotWelcome():
                 self.lost(message.why)
             case Hosts():
-                self._know_hosts(message.hosts, now)
+                self._know_hosts(message, now)
             case Place():
                 self._place(message)
             case Destination():
@@ -313,10 +313,13 @@ class Member:
         self._gangs.pop(number, None)
         return True
 
-    def _know_hosts(self, hosts: tuple[HostEntry, ...], now: float) -> None:
-        self.hosts = hosts
-        self._mirror = PolicyMachine(most=lowest_limit(hosts))
-        for number, host in enumerate(hosts):
+    def _know_hosts(self, told: Hosts, now: float) -> None:
+        self.hosts = told.hosts
+        if not told.complete:  # then nobody is told that the pool can never give what is asked for
+            self._mirror = None
+            return
+        self._mirror = PolicyMachine(most=lowest_limit(told.hosts))
+        for number, host in enumerate(told.hosts):
             self._mirror.handle(HostJoined(now, number, host.memory))
         for user, rights in self._rights.items():
             self._mirror.handle(rights.event(now, user))

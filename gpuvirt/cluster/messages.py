@@ -286,9 +286,14 @@ class NotWelcome(Message):
 
 @dataclass(frozen=True)
 class Hosts(Message):
-    """All hosts of the pool, whenever they are others than before."""
+    """All hosts of the pool, whenever they are others than before.
+
+    Attributes:
+        complete: none is missing that an earlier scheduler had and that may still join this one.
+    """
 
     hosts: tuple[HostEntry, ...]
+    complete: bool = True
 
 
 @dataclass(frozen=True)

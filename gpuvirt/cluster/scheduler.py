@@ -272,6 +272,7 @@ class Scheduler:
 
     def _settled(self, now: float, out: Out) -> None:
         """All is known that there is: what was asked for meanwhile is decided."""
+        self._tell_hosts(out)
         early, self._early = self._early, []
         for asker, wanted in early:
             if asker in self._members:
@@ -325,7 +326,7 @@ class Scheduler:
 
     def _tell_hosts(self, out: Out) -> None:
         self.machine.limit(lowest_limit(self.hosts))
-        out += [(name, Hosts(self.hosts)) for name in self._members]
+        out += [(name, Hosts(self.hosts, not self._expected)) for name in self._members]
 
     # ---- leases -------------------------------------------------------------------------------------------------------
 

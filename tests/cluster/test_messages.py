@@ -30,7 +30,7 @@ EACH = [
     m.Leave(),
     m.Welcome(4),
     m.NotWelcome("it is another"),
-    m.Hosts((HOST, HOST)),
+    m.Hosts((HOST, HOST), False),
     m.Tokens("[]"),
     m.Place(4, WANTED, (1,)),
     m.Elsewhere(7, "tcp://elm:7070"),

@@ -292,6 +292,23 @@ def test_a_cordoned_host_is_so_for_the_next_scheduler() -> None:
     assert client.at == "h1"
 
 
+def test_a_new_scheduler_says_of_nothing_that_it_can_never_be_had() -> None:
+    """As long as hosts of the one before may still join it. Of what no host has it says so afterwards."""
+    world = World(1, (1, 4))
+    world.run(1.0)
+    world.cut(world.hosts["h1"])
+    world.replace_scheduler(dead=True)
+    world.connect(world.hosts["h0"])
+    world.run(1.1)
+    member = world.hosts["h0"].member
+    assert member.up and [host.name for host in member.hosts] == ["h0"]
+    assert member.impossible("u", 4) is None
+    world.comes(large := program(world, 4, "h0", lasts=1.0))
+    world.run(20.0)
+    assert large.outcome == "right"
+    assert member.impossible("u", 4) is None and "this pool has" in str(member.impossible("u", 5))
+
+
 def migrates_as_the_scheduler_dies(world: World) -> Client:
     """The next one hears of it from the hosts: where it is, and that it is there no more."""
     world.run(1.0)
