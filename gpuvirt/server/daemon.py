@@ -213,6 +213,7 @@ class Daemon:
             undo.push_async_callback(metrics.close)
             await metrics.start(scraped, limit)
         await workers.wait_ready()
+        self._leave_token(tokens)  # there before the first client is answered, until after the last one is
         listener = Listener(tokens, sessions, greeting, offered, descriptors.for_strangers(limit, listening.PENDING_TOTAL))
         undo.push_async_callback(listener.close)
         if pooled is not None:
@@ -223,7 +224,6 @@ class Daemon:
             listener.serve(sock)
         watch = asyncio.create_task(self._watch_tokens(tokens, sessions))
         undo.callback(watch.cancel)
-        self._leave_token(tokens)
         self._watch_parent()
         if options.private_folder is not None:
             undo.callback(shutil.rmtree, options.private_folder, ignore_errors=True)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, wait_until
+
+from gpuvirt import paths
+from gpuvirt.transport.pool import NoServer, PoolAddress, greet
 
 HOLD = [sys.executable, str(HERE / "programs" / "each_gpu.py"), "hold"]
 
@@ -62,3 +67,25 @@ def test_expires(server: Server, own_tokens: Callable[..., str]) -> None:
     said, _ = process.communicate(timeout=200)
     assert "this token has expired, at 2" in said, said  # an error of the program's call, or of its launcher on a machine that is slow
     wait_until(lambda: server.leases() == [])
+
+
+def test_a_servers_own_user_needs_no_token_from_its_first_answer_on(tmp_path: Path) -> None:
+    """Whoever asks while it starts is answered when the file with its token is there, not before."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = [*GPUVIRT, "serve", "--listen", f"127.0.0.1:{port}", "--backend", "soft", "--gpu-memory", "256m"]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment()) as server:
+        try:
+            until = time.monotonic() + 100
+            while True:
+                try:
+                    greeted = greet(PoolAddress("127.0.0.1", port), 100.0)
+                    break
+                except NoServer:
+                    assert time.monotonic() < until and server.poll() is None
+                    time.sleep(0.01)
+            assert paths.find_local_token(port) is not None
+            greeted.sock.close()
+        finally:
+            server.terminate()
