@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -231,9 +232,17 @@ def resolve(options: Mapping[str, Any], environment: Mapping[str, str] | None = 
     if found.get("pool") == FIND:
         from gpuvirt.transport.discovery import find_pool  # not where a pool is named
 
-        name, found["pool"] = find_pool(found.get("token"))
-        if not found.get("quiet"):
-            print(f"gpuvirt: found the pool of {name} at {found['pool'].url}", file=sys.stderr)
+        def say(text: str) -> None:
+            if not found.get("quiet"):
+                print(f"gpuvirt: {text}", file=sys.stderr)
+
+        late = threading.Timer(1.0, say, ["looking for a pool that announces itself in this network"])
+        late.start()
+        try:
+            name, found["pool"] = find_pool(found.get("token"))
+        finally:
+            late.cancel()
+        say(f"found the pool of {name} at {found['pool'].url}")
     return Settings(chosen_local=local, **found)
 
 

@@ -15,7 +15,7 @@ from gpuvirt.transport.announcement import SERVICE, Announcement, parse, pool_di
 from gpuvirt.transport.pool import PoolAddress, check_pool, greet
 from gpuvirt.transport.token import parse_token
 
-LOOK = 2.0  # seconds for servers to answer
+LOOK, FIND_LIMIT = 2.0, 5.0  # seconds for servers to answer: for all that there are, and until one of this client's pool does
 DETAILS = 1000  # ms for one of them to say its address
 REACHED = 2.0  # seconds for a server to answer at its address
 NONE_FOUND = "no gpuvirt server announces itself in this network (`gpuvirt serve --announce`); name the pool with --pool tcp://HOST:PORT"
@@ -82,7 +82,7 @@ def find_pool(token: str | None) -> tuple[str, PoolAddress]:
         GpuvirtError: there is none; the text says what there is instead.
     """
     own, others, why = own_digest(token), dict[str, str](), ""
-    for found in announced():
+    for found in announced(FIND_LIMIT):
         if own is not None and found.pool != own:
             others[found.name] = found.addresses[0].url
             continue

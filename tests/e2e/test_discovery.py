@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.harness import GPUVIRT, Server, clean_environment
@@ -26,9 +27,15 @@ def gpuvirt(*line: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*GPUVIRT, *map(str, line)], capture_output=True, text=True, env=clean_environment(**env), timeout=SOON, check=False)
 
 
-def works(**env: str) -> subprocess.CompletedProcess[str]:
-    """A program on the pool that is found."""
-    return gpuvirt("run", "--", *STAYS, "/dev/null", GPUVIRT_POOL="find", **env)
+def listed(token: str) -> dict[str, dict[str, Any]]:
+    """What `pools` shows to the holder of a token, by name."""
+    return {row["name"]: row for row in json.loads(gpuvirt("pools", "--json", GPUVIRT_TOKEN=token).stdout)}
+
+
+def works(token: str, tries: int = 4) -> subprocess.CompletedProcess[str]:
+    """A program on the pool that is found. A machine may be so busy that nothing is heard in time: so it may try again."""
+    done = gpuvirt("run", "--", *STAYS, "/dev/null", GPUVIRT_POOL="find", GPUVIRT_TOKEN=token)
+    return works(token, tries - 1) if tries > 1 and "no gpuvirt server announces itself" in done.stderr else done
 
 
 def token_of(state: Path) -> str:
@@ -44,15 +51,22 @@ def oak(own_pool: Callable[..., Server], tmp_path: Path) -> Server:
 def test_a_pool_is_found_by_its_token(oak: Server, tmp_path: Path) -> None:
     """And the program's user is told which. Who has another token is told what there is; a server that has ended is not found."""
     token = token_of(tmp_path / "oak")
-    (row,) = [row for row in json.loads(gpuvirt("pools", "--json", GPUVIRT_TOKEN=token).stdout) if row["name"] == tmp_path.name]
+    found: dict[str, dict[str, Any]] = {}
+
+    def is_listed() -> bool:  # a busy machine may be too slow for the time of one look
+        found.update(listed(token))
+        return tmp_path.name in found
+
+    wait_until(is_listed)
+    row = found[tmp_path.name]
     assert (row["addresses"], row["gpus"], row["backend"], row["own"]) == ([oak.url], 1, "soft", True)
-    assert tmp_path.name in gpuvirt("pools", COLUMNS="200").stdout
-    done = works(GPUVIRT_TOKEN=token)
+    wait_until(lambda: tmp_path.name in gpuvirt("pools", COLUMNS="200").stdout)
+    done = works(token)
     assert done.stdout == "running\nright\n" and f"found the pool of {tmp_path.name} at {oak.url}" in done.stderr, done.stderr
-    refused = works(GPUVIRT_TOKEN=token_of(tmp_path / "other"))  # of a server that is not there
+    refused = works(token_of(tmp_path / "other"))  # of a server that is not there
     assert refused.returncode == 125 and "are not those of this token" in refused.stderr and oak.url in refused.stderr
     oak.stop()
-    gone = works(GPUVIRT_TOKEN=token)
+    gone = works(token, 1)
     assert gone.returncode == 125 and oak.url not in gone.stderr, gone.stderr
 
 
@@ -67,9 +81,9 @@ def test_who_only_says_that_it_is_the_pool_gets_nobody(oak: Server, own_pool: Ca
         lie = Announcer(Announcement(f"{tmp_path.name}-lie", (), digest, 9, "cuda"), host, int(port))
         await lie.start()
         try:
-            both = await asyncio.to_thread(works, GPUVIRT_TOKEN=token)
+            both = await asyncio.to_thread(works, token)
             oak.stop()
-            return both, await asyncio.to_thread(works, GPUVIRT_TOKEN=token)
+            return both, await asyncio.to_thread(works, token)
         finally:
             await lie.close()
 
@@ -92,8 +106,7 @@ def test_hosts_of_a_network_find_their_pool(network: Network, tmp_path: Path) ->
         start("birch", "--join", "find")
         wait_until(lambda: pool.are_there("ash", "ash", "birch"))
         assert f"found the pool of ash at {pool.hosts['ash'].url}" in (tmp_path / "birch" / "serve.log").read_text()
-        found = {row["name"]: row["own"] for row in json.loads(gpuvirt("pools", "--json", GPUVIRT_TOKEN=pool.token).stdout)}
-        assert found["ash"] and found["birch"]
+        wait_until(lambda: {name for name, row in listed(pool.token).items() if row["own"]} >= {"ash", "birch"})
         pool.hosts["ash"].stop()
         done = gpuvirt("ps", "--pool", "find", GPUVIRT_TOKEN=pool.token)
         assert f"found the pool of birch at {pool.hosts['birch'].url}" in done.stderr, done.stderr
