@@ -175,18 +175,25 @@ def test_a_host_is_drained_and_stopped(pair: Pool, tmp_path: Path) -> None:
     assert done.stdout == "running\nright\n", done.stderr
 
 
-def test_a_launch_without_sessions_is_drained_and_ends(pair: Pool, tmp_path: Path) -> None:
-    """Between two of its processes it has GPUs for some seconds, wherever these are: the destination counts them too."""
-    script = f"{' '.join(map(str, STAYS))} {tmp_path}/end; while [ ! -e {tmp_path}/over ]; do sleep 0.1; done"
+def leaves_without_sessions(pair: Pool, folder: Path) -> bool:
+    """A launch between two of its processes, whose host is drained meanwhile. Whether it went in time: it has its GPUs for some seconds only."""
+    folder.mkdir()
+    script = f"{' '.join(map(str, STAYS))} {folder}/end; while [ ! -e {folder}/over ]; do sleep 0.1; done"
     with pair.running("alder", ["sh", "-c", script], *TCP) as program:
         _, at = only_session(pair)
-        (tmp_path / "end").touch()
+        (folder / "end").touch()
         wait_until(lambda: not pair.placed("alder"))
         assert pair.gpuvirt("alder", "drain", at).returncode == 0
-        assert "with 0 sessions" in log(pair, other(at))
         wait_until(lambda: not pair.json("alder", "ps"))
-        (tmp_path / "over").touch()
+        assert pair.gpuvirt("alder", "drain", at, "--undo").returncode == 0
+        (folder / "over").touch()
         assert program.communicate(timeout=SOON)[0] == "right\n" and program.returncode == 0
+    return "with 0 sessions" in log(pair, other(at))
+
+
+def test_a_launch_without_sessions_is_drained_and_ends(pair: Pool, tmp_path: Path) -> None:
+    """Wherever its GPUs are: the destination counts the seconds, too. On a busy machine it may have ended before it has gone."""
+    assert any(leaves_without_sessions(pair, tmp_path / str(n)) for n in range(5))
 
 
 @pytest.mark.wide
