@@ -31,7 +31,8 @@ def devices(pool: str | None, as_json: bool) -> None:
     table = Table("GPU", "name", "server", "memory", "used", "given back", "sessions")
     for device in found:
         used = "?" if device.memory_used is None else format_size(device.memory_used)
-        server = f"{device.server} ({device.backend}{', drained' if device.drained else ''})"
+        notes = [device.backend, *([f"rack {device.rack}"] if device.rack else []), *(["drained"] if device.drained else [])]
+        server = f"{device.server} ({', '.join(notes)})"
         table.add_row(
             str(device.ordinal), device.name, server, format_size(device.memory), used, format_size(device.given_back), str(device.sessions)
         )

@@ -27,6 +27,13 @@ def links_offered(text: str) -> tuple[str, ...]:
     return names
 
 
+def rack_name(text: str) -> str:
+    """A name that fits into a table."""
+    if not re.fullmatch(r"[\w.:/-]{1,40}", text):
+        raise click.BadParameter(f"{text!r} is no name of a rack; it has up to 40 letters, digits, and -_.:/")
+    return text
+
+
 def duration(text: str) -> int:
     """A time in seconds, from 60, 60s, 2m or 1h."""
     match = re.fullmatch(r"(\d{1,6})\s*([smh]?)", text.strip())
@@ -117,6 +124,13 @@ def duration(text: str) -> int:
 )
 @click.option("--head", is_flag=True, help="Begin a pool of many hosts: this one decides who gets which GPUs of all that join it.")
 @click.option("--join", type=pool_address, metavar="POOL", help="Be one more host of a pool: tcp://HOST:PORT of any that is in it already, or find.")
+@click.option("--rack", type=rack_name, metavar="NAME", help="With --head or --join: where this host is; hosts of one rack are near each other.")
+@click.option(
+    "--rebalance",
+    type=click.IntRange(0, 1000),
+    metavar="N",
+    help="With --head: have up to N leases move to a host that joins, from GPUs that more leases share.  [default: 0]",
+)
 @click.option("--announce", is_flag=True, help="Say in this network, by multicast DNS, that this server is there; clients find it with --pool find.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
 @click.option("--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write JSON with pool, ports and pid to this file when ready.")
@@ -143,6 +157,8 @@ def serve(
     metrics: tuple[str, int] | None,
     head: bool,
     join: PoolAddress | None,
+    rack: str | None,
+    rebalance: int | None,
     announce: bool,
     name: str | None,
     ready_file: Path | None,
@@ -157,6 +173,10 @@ def serve(
     """
     if head and join is not None:
         raise click.UsageError("--head begins a pool and --join makes this host one of another; give one of them")
+    if rack and not head and join is None:
+        raise click.UsageError("--rack is of a host in a pool of many; give --head or --join with it")
+    if rebalance is not None and not head:
+        raise click.UsageError("--rebalance is for the host that decides; give it to the one with --head")
     if driver is not None and not driver.is_absolute():
         raise click.UsageError("--driver needs an absolute path: a bare name could find gpuvirt's own libcuda.so.1")
     if driver is not None and backend == "soft":
@@ -192,6 +212,8 @@ def serve(
         metrics=metrics,
         head=head,
         join=join,
+        rack=rack or "",
+        rebalance=rebalance or 0,
         announce=announce,
         parent_fd=parent_fd,
         private_folder=private_folder,

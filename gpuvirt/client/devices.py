@@ -25,6 +25,7 @@ class Device:
         backend: "cuda" for a real GPU, "soft" for a software GPU.
         given_back: bytes that parked sessions had on it, which are in files now.
         drained: nobody gets it, because its host is drained (`gpuvirt drain`).
+        rack: of its host (`gpuvirt serve --rack`), "": none.
     """
 
     ordinal: int
@@ -36,6 +37,7 @@ class Device:
     backend: str
     given_back: int = 0
     drained: bool = False
+    rack: str = ""
 
 
 def devices(pool: str | None = None) -> list[Device]:
@@ -86,6 +88,7 @@ def devices_of(answer: dict[str, Any]) -> list[Device]:
             backend=found.get("backend", answer["backend"]),
             drained=found.get("drained") is True,
             given_back=found["given_back"],
+            rack=str(found.get("rack", "")),
         )
         for found in answer["devices"]
     ]

@@ -20,6 +20,7 @@ from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import ALIVE_EVERY, HostEntry, Message, Tokens
 from gpuvirt.cluster.migration.destination import Destination
 from gpuvirt.cluster.migration.drain import Drain
+from gpuvirt.cluster.migration.relocations import Relocations
 from gpuvirt.cluster.migration.requests import MigrationRequests
 from gpuvirt.cluster.migration.source import Keys, Source
 from gpuvirt.cluster.service import SchedulerService
@@ -48,6 +49,8 @@ class PoolHost:
         tokens: the pool's.
         joined: what the host that was asked has told, and where it is; None: this is the head, or that host has not answered yet.
         address, token: of that host, None: this is the head.
+        rack: its name, "": none.
+        rebalance: of the head: how many leases may move to a host that joins.
     """
 
     def __init__(
@@ -58,9 +61,12 @@ class PoolHost:
         joined: tuple[Credentials, str] | None = None,
         address: PoolAddress | None = None,
         token: str | None = None,
+        rack: str = "",
+        rebalance: int = 0,
     ) -> None:
         self.name, self._url, self._tokens = name, url, tokens
         self._joined, self._address, self._token = joined, address, token
+        self._rack, self._rebalance = rack, rebalance
         self.member: Member | None = None
         self._service: SchedulerService | None = None
         self._link: Link | None = None
@@ -68,13 +74,14 @@ class PoolHost:
         self._destination: Destination | None = None
         self._source: Source | None = None
         self._drain: Drain | None = None
+        self._relocations: Relocations | None = None
         self._whole = WholePool(name, tokens, lambda: self.member.hosts if self.member else ())
-        self._migration = MigrationRequests(name, self._whole)
+        self._migration = MigrationRequests(name, rack, self._whole)
         self._apply: Callable[[Message], None] = lambda message: None
 
     def policy(self, local: PolicyMachine) -> Member:
         """That of this host's leases."""
-        entry = HostEntry(self.name, self._url, tuple(local.room.total), most=local.most(0))
+        entry = HostEntry(self.name, self._url, tuple(local.room.total), most=local.most(0), rack=self._rack)
         where = self._joined[0].head if self._joined else self._address.url if self._address else self._url
         self.member = Member(local, entry, self._send, where)
         return self.member
@@ -115,7 +122,7 @@ class PoolHost:
         migration_port = destination.start(host, port + 1 if port else 0, limit)
         member.entry = replace(member.entry, control_port=control_port, migration_port=migration_port)
         if self._address is None:
-            service = SchedulerService(self.name, self._tokens, handle, self._url)
+            service = SchedulerService(self.name, self._tokens, handle, self._url, self._rebalance)
             service.start(host, port, limit)
             self._service = service
             service.receive(member.join())
@@ -142,6 +149,7 @@ class PoolHost:
         self._destination = Destination(sessions, member, keys, self._is_host)
         self._source = Source(sessions, member, lambda: Keys(self._member_secret(), tokens.server_public))
         self._drain = Drain(sessions, member, self._source)
+        self._relocations = Relocations(sessions, member, self._source)
         self._migration.open(sessions, self._source, self._drain)
         return self._destination
 
@@ -161,6 +169,8 @@ class PoolHost:
             self._alive.cancel()
         if self._drain is not None:
             await self._drain.close()
+        if self._relocations is not None:
+            await self._relocations.close()
         if self._destination is not None:
             await self._destination.close()
         if self._source is not None:

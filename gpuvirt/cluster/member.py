@@ -33,8 +33,10 @@ from gpuvirt.cluster.messages import (
     Place,
     Placed,
     Preempt,
+    Relocate,
     Resume,
     Shifted,
+    Stays,
     Suspended,
     Waits,
     Want,
@@ -67,6 +69,7 @@ class Member:
         leases: the host's leases by number, and all of them; set before anything else is called.
         place_here: takes what the scheduler places here (migrates: it comes from another host): "" or why not. Set likewise.
         destination: takes the answer to `migrate`: the host to which a lease may go, or why it stays.
+        relocate: is told of a lease that is to go to another host, by its name, if it can; else `stays` is to be called. Set likewise.
         finish: ends a lease for a reason. Set likewise.
         launch_ended: is told of the end of a launch, and whose it was. Set likewise.
         up: this host is a member.
@@ -82,6 +85,7 @@ class Member:
         self.leases: Callable[[], Iterable[Lease]] = lambda: ()
         self.place_here: Callable[[Lease, Rights, bool], str] = lambda lease, rights, migrates: "nobody takes it"
         self.destination: Callable[[int, HostEntry | str], None] = lambda number, answer: None
+        self.relocate: Callable[[int, str], None] = lambda number, host: None
         self.finish: Callable[[int, str], None] = lambda number, text: None
         self.launch_ended: Callable[[bytes, bytes], object] = lambda launch, owner: None
         self.epoch = 0
@@ -240,6 +244,10 @@ class Member:
         self._seeks.discard(number)
         self._tell(Migrated(number, done))
 
+    def stays(self, number: int) -> None:
+        """A lease does not go where the scheduler would have had it."""
+        self._tell(Stays(number))
+
     def arrived(self, lease: Lease) -> None:
         """A lease of another host is this one's now."""
         self._tell(Arrived(Held(self._wanted(lease), lease.devices)))
@@ -281,6 +289,8 @@ class Member:
                 self._answer(message.lease, message.host)
             case NoDestination():
                 self._answer(message.lease, message.text)
+            case Relocate():
+                self.relocate(message.lease, message.host)
             case Elsewhere():
                 return [instructions.Elsewhere(message.lease, message.url)] if self._ended(message.lease) else []
             case Denied():

@@ -21,7 +21,7 @@ from gpuvirt.transport.packing import pack, unpack
 
 ALIVE_EVERY = 0.5  # seconds
 SILENCE = 3.0  # seconds; a host is known to be lost within 5
-VERSION = 6
+VERSION = 7
 
 
 class NotAMessage(GpuvirtError):
@@ -138,6 +138,7 @@ class HostEntry:
         control_port, migration_port: of its control channel, and where sessions of other hosts come in.
         cordoned: no lease gets any of its devices.
         most: memory that a lease may have on each of its devices, bytes, 0: all of it. The lowest of all hosts holds for the pool.
+        rack: the name of its rack, "": none.
     """
 
     name: str
@@ -147,6 +148,7 @@ class HostEntry:
     most: int = 0
     migration_port: int = 0
     cordoned: bool = False
+    rack: str = ""
 
 
 def lowest_limit(hosts: Iterable[HostEntry]) -> int:
@@ -240,6 +242,13 @@ class Migrated(Message):
 
     lease: int
     done: bool
+
+
+@dataclass(frozen=True)
+class Stays(Message):
+    """A lease of this host does not move as `Relocate` had said."""
+
+    lease: int
 
 
 @dataclass(frozen=True)
@@ -347,6 +356,15 @@ class NoDestination(Message):
     """A lease of this host stays; `text` is one line for the user."""
 
     lease: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Relocate(Message):
+    """A lease of this host would do better at another: it is to migrate there, if it can. If it does not, the answer is `Stays`."""
+
+    lease: int
+    host: str
     text: str
 
 

@@ -37,8 +37,10 @@ from gpuvirt.cluster.messages import (
     Place,
     Placed,
     Preempt,
+    Relocate,
     Resume,
     Shifted,
+    Stays,
     Suspended,
     Waits,
     Want,
@@ -126,11 +128,12 @@ class Scheduler:
         began: the time, seconds on the clock of all other times.
         expected: hosts of the scheduler before this one. Until they have joined, for `SETTLE` at most, nothing is granted or refused: what they have
             is not known yet, such as the lease of a launch whose next process asks at another host.
+        rebalance: as `PolicyMachine` has it.
     """
 
-    def __init__(self, epoch: int, began: float, expected: Collection[str] = ()) -> None:
+    def __init__(self, epoch: int, began: float, expected: Collection[str] = (), rebalance: int = 0) -> None:
         self.epoch = epoch
-        self.machine = PolicyMachine()
+        self.machine = PolicyMachine(rebalance=rebalance)
         self._began = began
         self._members: dict[str, _Member] = {}
         self._names: dict[int, str] = {}  # the members' by their numbers
@@ -199,6 +202,8 @@ class Scheduler:
                 self._migrated(sender, message, now, out)
             case Arrived():
                 self._arrived(member, message, now, out)
+            case Stays():
+                self._stays(sender, message.lease, now, out)
             case Ended():
                 lease = self._leases.get(self._keys.get(("launch", message.owner, message.launch), 0))
                 if lease is not None and lease.placed and lease.host != sender:
@@ -252,7 +257,7 @@ class Scheduler:
         out.append((name, Welcome(self.epoch)))
         held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
         had = tuple(_restored(each, now) for each in held)
-        done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned))
+        done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned, join.host.rack))
         refused = {one.lease for one in done if isinstance(one, Refuse)}
         mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
         for number, wanted in mine.items():
@@ -405,6 +410,8 @@ class Scheduler:
                     out.append((lease.host, Resume(self.epoch, one.lease)))
                 case End():
                     out.append((lease.host, Finish(one.lease, one.text)))
+                case instructions.Relocate():
+                    out.append((lease.host, Relocate(one.lease, self._names[one.host], one.text)))
                 case instructions.Destination():
                     lease.destination = self._place_at(lease, one.devices, True, out)
                 case instructions.NoDestination():
@@ -531,6 +538,11 @@ class Scheduler:
             out.append((lease.destination, Withdraw(migrated.lease, "it stays where it was")))
         lease.destination = ""
         self._carry_out(self.machine.handle(events.Migrated(now, migrated.lease, migrated.done)), now, out)
+
+    def _stays(self, sender: str, number: int, now: float, out: Out) -> None:
+        lease = self._leases.get(number)
+        if lease is not None and lease.host == sender:
+            self._carry_out(self.machine.handle(events.Stays(now, number)), now, out)
 
     def _arrived(self, member: _Member, arrived: Arrived, now: float, out: Out) -> None:
         """It is here and nowhere else: the host that had it has given it away before this one began."""

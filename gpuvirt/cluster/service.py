@@ -51,12 +51,13 @@ class SchedulerService:
         name: of the host on which it runs, whose own messages come by `receive`.
         deliver: takes what the scheduler says to that host.
         url: of that host.
+        rebalance: as `PolicyMachine` has it.
     """
 
-    def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str) -> None:
+    def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str, rebalance: int = 0) -> None:
         self._name, self._tokens, self._deliver, self._url = name, tokens, deliver, url
         self._hosts_file = tokens.folder / "hosts.json"
-        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), self._former_hosts())
+        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), self._former_hosts(), rebalance)
         public, secret = zmq.curve_keypair()
         member_public, member_secret = zmq.curve_keypair()
         self._public, self._member_secret = public.decode(), member_secret.decode()

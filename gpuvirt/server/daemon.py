@@ -252,7 +252,8 @@ class Daemon:
         name = options.name
         if options.join is None:
             own = TokenStore()
-            return own, cluster.PoolHost(name, cluster.reachable(options.host, self.port, "192.0.2.1"), own)
+            url = cluster.reachable(options.host, self.port, "192.0.2.1")
+            return own, cluster.PoolHost(name, url, own, rack=options.rack, rebalance=options.rebalance)
         token, asked = os.environ.get("GPUVIRT_TOKEN"), options.join
         if asked == FIND:
             from gpuvirt.transport.discovery import find_pool
@@ -262,7 +263,7 @@ class Daemon:
         folder = cluster.state_folder(paths.state_dir(), options.host, self.port)
         tokens, known = await asyncio.to_thread(credentials.learn, asked, token, folder)
         url = cluster.reachable(options.host, self.port, known[1] if known else asked.host)
-        return tokens, cluster.PoolHost(name, url, tokens, known, asked, token)
+        return tokens, cluster.PoolHost(name, url, tokens, known, asked, token, options.rack)
 
     def _open_kept_sessions(self) -> SessionStore | None:
         """None for a private local pool, which ends with its program."""

@@ -75,6 +75,9 @@ def test_wrong_usage_is_2(gpuvirt: Gpuvirt, line: list[str]) -> None:
         (["run", "--for", "1h", "--", "true"], "--for"),
         (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "a verbs link is not delayed"),
         (["serve", "--grace", "soon"], "such as 60s or 2m"),
+        (["serve", "--rack", "r1"], "give --head or --join with it"),
+        (["serve", "--head", "--rack", "row 1"], "'row 1' is no name of a rack"),
+        (["serve", "--join", "tcp://oak:7070", "--rebalance", "4"], "give it to the one with --head"),
     ],
 )
 def test_later_is_refused(gpuvirt: Gpuvirt, line: list[str], named: str) -> None:

@@ -148,7 +148,7 @@ def test_a_new_scheduler_waits_for_the_hosts_of_the_last_one() -> None:
 
 def test_one_that_does_not_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Scheduler.__init__
-    monkeypatch.setattr(Scheduler, "__init__", lambda self, epoch, began, expected=(): begin(self, epoch, began))
+    monkeypatch.setattr(Scheduler, "__init__", lambda self, epoch, began, expected=(), rebalance=0: begin(self, epoch, began))
     world = a_process_comes_while_its_host_is_away(World(1, (2, 2)))
     assert len({client.at for client in world.clients}) == 2
 
@@ -393,13 +393,13 @@ def test_a_lease_that_is_told_before_it_has_arrived_is_seen(monkeypatch: pytest.
 @patch("gpuvirt.server.leases.ARRIVAL_LIMIT", 1e6)  # what is kept for nobody is not to hide behind it
 def chaos(seed: int, hours: float = 0.25) -> World:
     """Programs by chance on six hosts, of which connections are cut, some die and others come, under schedulers that end or are cut off."""
-    world = World(seed, (1, 2, 2, 4, 4, 8))
+    world = World(seed, (1, 2, 2, 4, 4, 8), rebalance=3)
     chance = world.chance
 
     def someone() -> bool:
         if world.now < hours * 3600:
             gpus, lasts = chance.choice([1, 1, 1, 2, 2, 4, 8]), chance.expovariate(1 / 20)
-            client = program(world, gpus, lasts=lasts, user=chance.randrange(5), compute=chance.choice([COMPUTE, 500, 250]))
+            client = program(world, gpus, lasts=lasts, user=chance.randrange(5), compute=chance.choice([COMPUTE, 500, 250, 0]))
             client.preemptible = chance.random() < 0.7
             world.comes(client)
             if chance.random() < 0.1:
@@ -478,7 +478,7 @@ def judge(world: World) -> None:
     print(f"{sum(world.outcomes.values())} programs: {dict(world.outcomes)}; {sum(world.messages.values())} messages, {world.epoch} schedulers")
     print(f"migrations: {dict(world.migrations)}; suspensions: {dict(world.suspensions)}")
     assert world.outcomes["right"] > 200 and world.outcomes["gang right"] > 10 and world.migrations["done"] > 20
-    assert world.suspensions["resumed"] > 5
+    assert world.suspensions["resumed"] > 5 and world.migrations["relocated"] > 3
 
 
 # ---- deliberate faults ----------------------------------------------------------------------------------------------------

@@ -66,10 +66,11 @@ class Client:
 
 @dataclass
 class World:
-    """Args: seed. hosts: the GPUs of each."""
+    """Args: seed. hosts: the GPUs of each. rebalance: how many leases may move to a host that joins."""
 
     seed: int
     hosts_have: tuple[int, ...]
+    rebalance: int = 0
     now: float = 0.0
     delay: float = 0.005
     hosts: dict[str, Host] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class World:
 
     def start_scheduler(self) -> None:
         self.epoch += 1
-        scheduler = self.scheduler = Scheduler(self.epoch, self.now, expected=[*self.hosts])
+        scheduler = self.scheduler = Scheduler(self.epoch, self.now, [*self.hosts], self.rebalance)
 
         def look() -> bool:
             self.say(scheduler, scheduler.passed(self.now))
@@ -168,6 +169,7 @@ class World:
         member.lease, member.leases = leases.get, lambda: leases
         member.place_here = lambda lease, rights, migrates: leases.place_here(lease, rights, self.now, migrates)
         member.destination = lambda number, answer: self.migrates(host, number, answer)
+        member.relocate = lambda number, to: self.relocates(host, number, to)
         member.finish = lambda number, text: self.finish(host, number)
         leases.decided = lambda lease: self.decided(host, lease)
         leases.gives_way = lambda lease, said: self.gives_way(host, lease, said)
@@ -249,6 +251,16 @@ class World:
         self.migrations["asked for"] += 1
         self.moving.add(number)
         self.hosts[name].member.migrate(number, to, wait)
+
+    def relocates(self, host: Host, number: int, to: str) -> None:
+        """The scheduler would have a lease at another host; now and then it cannot go."""
+        lease = host.leases.get(number)
+        able = lease is not None and lease.has_gpus and not lease.suspends and not lease.arrives and number not in self.moving
+        if able and self.chance.random() < 0.8:
+            self.migrations["relocated"] += 1
+            self.migrate(host.name, number, to)
+        else:
+            host.member.stays(number)
 
     def migrates(self, source: Host, number: int, answer: HostEntry | str) -> None:
         """There is a destination, or not. What works there takes its time to go, and whether it may begin the source decides."""

@@ -18,10 +18,10 @@ DRAIN_LIMIT = 5.0  # seconds that the host which is meant has for its answer
 
 
 class MigrationRequests:
-    """Args: name: of this host."""
+    """Args: name, rack: of this host."""
 
-    def __init__(self, name: str, whole: WholePool) -> None:
-        self._name, self._whole = name, whole
+    def __init__(self, name: str, rack: str, whole: WholePool) -> None:
+        self._name, self._rack, self._whole = name, rack, whole
         self._sessions: Sessions | None = None
         self._source: Source | None = None
         self._drain: Drain | None = None
@@ -32,7 +32,7 @@ class MigrationRequests:
 
     def over(self, own: dict[str, Handler]) -> dict[str, Handler]:
         """This host's own handlers, but that ``move`` can name another ``host``, to which all that works under the session's lease goes, and that
-        ``devices`` says of each whether it is ``drained``."""
+        ``devices`` says of each whether it is ``drained``, and in which ``rack`` it is."""
 
         async def move(message: dict[str, Any]) -> dict[str, Any]:
             return await (self._move(message) if "host" in message else own["move"](message))
@@ -40,7 +40,7 @@ class MigrationRequests:
         async def devices(message: dict[str, Any]) -> dict[str, Any]:
             answer = await own["devices"](message)
             drained = self._drain is not None and self._drain.under_way
-            return {**answer, "devices": [{**device, "drained": drained} for device in answer["devices"]]}
+            return {**answer, "devices": [{**device, "drained": drained, "rack": self._rack} for device in answer["devices"]]}
 
         return {**own, "move": move, "devices": devices}
 

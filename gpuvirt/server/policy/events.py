@@ -129,6 +129,7 @@ class HostJoined:
         memory: bytes of each device, one at least. Which numbers they have says `Hosts.devices`.
         leases: what is restored before anything is granted; their devices are counted from the host's first.
         cordoned: as `HostCordoned` says.
+        rack: the name of its rack, "": none. Hosts of one rack are near each other.
     """
 
     at: float
@@ -136,6 +137,7 @@ class HostJoined:
     memory: tuple[int, ...]
     leases: tuple[Restored, ...] = ()
     cordoned: bool = False
+    rack: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,10 +183,19 @@ class Migrated:
 
 
 @dataclass(frozen=True)
+class Stays:
+    """A lease that was to be relocated (`instructions.Relocate`) has not asked for a destination, or has got none."""
+
+    at: float
+    lease: int
+
+
+@dataclass(frozen=True)
 class Passed:
     """Nothing has happened but that time has passed; wanted at `PolicyMachine.wake`."""
 
     at: float
 
 
-Event = UserSet | UserRevoked | Asked | Restored | Released | Suspended | Moved | HostJoined | HostLeft | HostCordoned | Migrate | Migrated | Passed
+_OfLeases = Asked | Restored | Released | Suspended | Moved | Migrate | Migrated | Stays
+Event = UserSet | UserRevoked | HostJoined | HostLeft | HostCordoned | _OfLeases | Passed

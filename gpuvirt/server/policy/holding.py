@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuvirt.server.policy.hosts import ONE, Hosts
+from gpuvirt.server.policy.hosts import ONE, Hosts, Near
 from gpuvirt.server.policy.room import Shape
 
+HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
 PART = 8  # of so many hosts, and of fewer, one has devices that are held; so that few GPUs stand idle for those who wait
 
 
@@ -102,14 +103,14 @@ class Holdings:
             self._room.hold(device, True)
         return holding
 
-    def find(self, lease: int, shape: Shape) -> list[int]:
+    def find(self, lease: int, shape: Shape, near: Near | None = None) -> list[int]:
         """As `Hosts.find`, for a lease or a gang that waits. Of what is held for a gang it looks at what is free, too: together with others that may
         be enough; for a lease `swap` does that, as all of its devices are on one host."""
         holding = self._leases.get(lease)
         own = holding.devices - holding.missing if holding is not None and shape.part else set[int]()
         for device in own:
             self._room.hold(device, False)
-        found = self._room.find(shape)
+        found = self._room.find(shape, near=near)
         for device in own:
             self._room.hold(device, True)
         return found

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from gpuvirt.server.policy.events import PACK
+from gpuvirt.server.policy.racks import Racks
 from gpuvirt.server.policy.room import Room, Shape
 
 if TYPE_CHECKING:
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+Near = Callable[[], Collection[str]]
 ONE = 0  # the host of a pool that has no other
 KINDS = 512  # of leases, whose numbers are kept
 FEW = 24  # changes that cost less to count one by one than all hosts at once
 CHANGES = 100_000  # that are kept
+TIE = 1e-6  # less than two hosts' loads, or what is free on them, ever differ by
 
 
 @dataclass(eq=False)
@@ -36,6 +40,7 @@ class _Host:
         row: counted from 0, in the order of the devices.
         number: of the host, None: it has left.
         cordoned: its devices are granted to nobody.
+        rack: its name, "": none.
     """
 
     row: int
@@ -43,6 +48,7 @@ class _Host:
     number: int | None
     room: Room
     cordoned: bool = False
+    rack: str = ""
 
     @property
     def first(self) -> int:
@@ -57,12 +63,13 @@ class _Counts:
 
     Attributes:
         load: leases of a device, on average, by host.
+        racks: of the hosts.
     """
 
     def __init__(self, rows: Sequence[_Host]) -> None:
         import numpy
 
-        self._np, self._rows = numpy, rows
+        self._np, self._rows, self.racks = numpy, rows, Racks()
         empty = numpy.zeros(0, numpy.int64)
         # Of a device that is held, or whose host is not there, nothing is free, and its size is -1.
         self._memory, self._compute, self._size, self._first = empty, empty, empty, empty
@@ -85,6 +92,7 @@ class _Counts:
     def host_changed(self, row: _Host) -> None:
         """A host has come, or has left."""
         self._size[row.first : row.devices.stop] = -1 if row.number is None else row.room.total
+        self.racks.set(row.row, row.rack)
         for local in range(len(row.devices)):
             self.note(row, local)
 
@@ -153,8 +161,8 @@ class Hosts:
 
     # ---- hosts --------------------------------------------------------------------------------------------------------
 
-    def join(self, host: int, memory: Sequence[int]) -> None:
-        """A host is there, with these devices, all of them free.
+    def join(self, host: int, memory: Sequence[int], rack: str = "") -> None:
+        """A host is there, with these devices, all of them free, in a rack of that name ("": none).
 
         Raises:
             ValueError: it is there already, or has no devices.
@@ -170,7 +178,7 @@ class Hosts:
             self._rows.append(joined)
             self._of += [joined] * len(memory)
             self.total += memory
-        joined.number, joined.room, joined.cordoned = host, Room(memory), False
+        joined.number, joined.room, joined.cordoned, joined.rack = host, Room(memory), False, rack
         self._cordoned.discard(joined.row)
         self.total[joined.first : joined.devices.stop] = memory
         self._hosts[host] = joined
@@ -197,6 +205,10 @@ class Hosts:
         (self._cordoned.add if cordoned else self._cordoned.discard)(found.row)
         if self._counts is not None:
             self._counts.host_changed(found)
+
+    def rack(self, device: int) -> str:
+        """The name of the rack of a device's host, "": it has none."""
+        return self._of[device].rack
 
     def cordoned(self, host: int) -> bool:
         return self._hosts[host].cordoned
@@ -290,18 +302,20 @@ class Hosts:
         """How many leases a device of a host has, on average."""
         return self._hosts[host].room.load
 
-    def find(self, shape: Shape, most: int | None = None, host: int | None = None) -> list[int]:
+    def find(self, shape: Shape, most: int | None = None, host: int | None = None, near: Near | None = None) -> list[int]:
         """Devices of one host with room for a lease, the best first: as many as it wants (`most` if given). Where no host has so many, none; with
         `host`, or where there is but one, those that it has.
 
         A lease that is packed (`Shape.packed`) gets, of the hosts that have enough devices, the one with the fewest, which keeps many of one host for
         those who want many. Any other goes to the host with the fewest leases. A gang that has room on one host is on that; else on as few as
-        possible.
+        possible, in as few racks as possible.
 
         Args:
             host: looks there only, for devices of one lease.
+            near: tells racks. Of hosts that are equally good one of these is taken; for a user whose leases are to be packed, one of these in any
+                case.
         """
-        found = self._choose(shape) if host is None else self._hosts[host]
+        found = self._choose(shape, near) if host is None else self._hosts[host]
         if found is None and shape.part and self._counts is not None:
             return [device for row, gpus in self._shared_out(shape, self._counts.fitting(shape)) for device in self._find_at(row, shape, gpus)]
         return [] if found is None or found.cordoned else self._find_at(found, shape, most)
@@ -319,7 +333,8 @@ class Hosts:
         if int(parts.sum()) < left:
             return []
         shares = list[tuple[_Host, int]]()
-        for row in (-parts).argsort(kind="stable"):  # the largest first: so they are few
+        assert self._counts is not None
+        for row in self._counts.racks.in_order(parts, left):
             share = min(left, int(parts[row]))
             left -= share
             shares.append((self._rows[int(row)], share * shape.part))
@@ -327,7 +342,7 @@ class Hosts:
                 break
         return shares
 
-    def _choose(self, shape: Shape) -> _Host | None:
+    def _choose(self, shape: Shape, near: Near | None = None) -> _Host | None:
         counts = self._counts
         if counts is None:
             return next(iter(self._hosts.values()), None)
@@ -335,7 +350,10 @@ class Hosts:
         able = fitting >= shape.gpus
         if not able.any():
             return None
-        return counts.best(able, fitting - counts.load / (1 + counts.load) if shape.packed else counts.load)
+        rank = fitting - counts.load / (1 + counts.load) if shape.packed else counts.load
+        if near is not None and counts.racks.matter and (names := near()):
+            rank = rank - counts.racks.near(names) * (len(self.total) if shape.placement == PACK else TIE)
+        return counts.best(able, rank)
 
     def most_free(self, shape: Shape) -> int:
         """The most devices with room for the lease that one host has, for a gang those of all hosts; at most as many as it wants."""

@@ -98,6 +98,16 @@ class NoDestination:
 
 
 @dataclass(frozen=True)
+class Relocate:
+    """The lease would do better at another host of the pool: it is to ask for a destination there (`events.Migrate`), or to stay (`events.Stays`).
+    `text` says why, in one line."""
+
+    lease: int
+    host: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Elsewhere:
     """The lease is another host's, at `url`: whoever waits for it is to ask there. Said in a pool of many hosts (gpuvirt.cluster)."""
 
@@ -105,4 +115,4 @@ class Elsewhere:
     url: str
 
 
-Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Preempt | Resume | Lost | Destination | NoDestination | Elsewhere
+Instruction = Grant | Queue | Refuse | TimedOut | Hold | End | Preempt | Resume | Lost | Destination | NoDestination | Relocate | Elsewhere

@@ -21,14 +21,12 @@ quota is not what they wait for (waiting.Walk). Three rules end that:
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from gpuvirt.server.policy import reasons, story
-from gpuvirt.server.policy.eldest import Lane
+from gpuvirt.server.policy.books import Books
 from gpuvirt.server.policy.events import (
-    COMPUTE,
     PLACEMENTS,
     PRIORITIES,
     Asked,
@@ -42,56 +40,25 @@ from gpuvirt.server.policy.events import (
     Passed,
     Released,
     Restored,
+    Stays,
     Suspended,
     UserRevoked,
     UserSet,
 )
 from gpuvirt.server.policy.gangs import ASSEMBLY, Gang, slices
-from gpuvirt.server.policy.holding import Holdings
-from gpuvirt.server.policy.hosts import ONE, Hosts
+from gpuvirt.server.policy.holding import HOLD_AFTER
 from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.lease import Lease
-from gpuvirt.server.policy.migrations import Migrations
-from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN, Preemption
+from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN
 from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
-from gpuvirt.server.policy.shares import Account, Clock
-from gpuvirt.server.policy.suspension import SETTLE, Suspension
-from gpuvirt.server.policy.waiting import Waiting
+from gpuvirt.server.policy.suspension import SETTLE
 
-HOLD_AFTER = 60.0  # s; a minute for small leases to fill gaps, before GPUs stand idle for a large one
 LOOK = 64  # leases that do not fit, at which one pass looks before it stops: it bounds the time of a decision
-HISTORY = 10_000  # events
 
 
-class PolicyMachine:
-    """The devices, users and leases of a pool.
-
-    Args:
-        memory: bytes of each device of host `hosts.ONE`; without any, hosts come as events.
-        most: the most that any lease may have on each device, bytes, 0: all of it.
-        history: events that are kept for `story`.
-    """
-
-    def __init__(self, memory: Sequence[int] = (), most: int = 0, history: int = HISTORY) -> None:
-        self.room = Hosts(memory)
-        self.leases: dict[int, Lease] = {}
-        self._most = most
-        self._clock = Clock()
-        self._at = 0.0
-        self._accounts: dict[str, Account] = {}
-        self.holdings = Holdings(self.room)
-        self.waiting = Waiting(self.leases, self.holdings, self._clock)
-        self._lane = Lane(self.room)
-        self._time_outs: list[tuple[float, int]] = []
-        self._looks: list[float] = []  # when somebody may have waited for long enough that others give way
-        self.preemption = Preemption(self.room, self.holdings)
-        self.suspension = Suspension(self.room, self.holdings, self.leases, HOLD_AFTER, self._take)
-        self._in_vain = (0, 0, 0.0)  # for which lease, of what priority, and when others could not make enough room by giving way
-        self.gangs: dict[tuple[str, int], Gang] = {}
-        self.migrations = Migrations(self.room, self.leases, self._give_back)
-        self._arrivals = 0
-        self._history: deque[tuple[Event, list[Instruction]]] = deque(maxlen=history)
+class PolicyMachine(Books):
+    """The books of a pool, and what follows from what happens."""
 
     # ---- events -------------------------------------------------------------------------------------------------------
 
@@ -137,13 +104,19 @@ class PolicyMachine:
                 self.migrations.begin(event, out)
             case Migrated():
                 self.migrations.end(event)
+                self.rebalancing.ended(event.lease)
                 if (lease := self.leases.get(event.lease)) is not None and lease.devices and lease.suspended is None:
                     lease.preempted = lease.preempted and not event.done  # elsewhere it is asked anew
                     self.preemption.add(lease)
+            case Stays():
+                self.rebalancing.ended(event.lease)
             case Released() | Passed():
                 pass
         if not isinstance(event, Asked):
             self._serve(out)
+            if isinstance(event, HostJoined) or (isinstance(event, HostCordoned) and not event.cordoned):
+                self.rebalancing.host_came(event.host)  # what nobody has waited for
+            self.rebalancing.serve(self._at, out)
         self._history.append((event, out))
         return out
 
@@ -164,74 +137,7 @@ class PolicyMachine:
             heapq.heappop(self._time_outs)
         return None
 
-    # ---- what is asked of it ------------------------------------------------------------------------------------------
-
-    def impossible(self, user: str, gpus: int, memory: int = 0, compute: int = 0, priority: int = 0, part: int = 0) -> str | None:
-        """The reason why the user can never get that, even if nobody else had anything; None when it can.
-
-        Args:
-            part: of a gang: how many of the GPUs are on one host together.
-        """
-        account = self._accounts.get(user) or Account(user)
-        return reasons.impossible(self.room, account, self.most(account.memory), Shape(gpus, memory, compute, part), priority)
-
-    def limit(self, most: int) -> None:
-        """From now on no lease may have more on each device, bytes, 0: all of it. What is granted, or waits, stays."""
-        self._most = most
-
-    def most(self, user: int) -> int:
-        """The most that a lease may have on each device, by the pool's limit and its user's; bytes, 0: all of it."""
-        return min((limit for limit in (self._most, user) if limit), default=0)
-
-    def place(self, lease: int) -> tuple[int, int] | None:
-        """The place of a lease among those that wait, from 1, and how many they are; None when it does not wait. A gang has one place, and behind all
-        others as long as it assembles."""
-        found = self._entry(lease)
-        if found is None:
-            return None
-        if found.gang and found.gang.assembles:
-            return len(self.waiting) + 1, len(self.waiting) + 1
-        return self.waiting.place(found), len(self.waiting)
-
-    def order(self) -> list[int]:
-        """All leases that wait, by their places."""
-        assembling = [number for gang in self.gangs.values() if gang.assembles for number in gang.parts]
-        return [number for lease in self.waiting.in_order() for number in lease.numbers] + assembling
-
-    def _entry(self, lease: int) -> Lease | None:
-        """A lease that waits, or the gang that does, of which it is; None: it does not wait."""
-        found = self.leases.get(lease)
-        if found is None or found.devices:
-            return None
-        return self.leases[found.gang.whole] if found.gang and found.gang.whole else found
-
-    def why(self, lease: int) -> str:
-        """Why a lease waits, for people; empty when it does not."""
-        found = self._entry(lease)
-        if found is None:
-            return ""
-        if found.gang and found.gang.assembles:
-            return found.gang.missing()
-        return reasons.waits(self.room, self.holdings, found)
-
-    def use(self, user: str) -> float:
-        """A user's GPU-seconds, of which half are forgotten after every `shares.HALF_LIFE`."""
-        account = self._accounts.get(user)
-        return account.use(self._clock) if account else 0.0
-
-    def gpus(self, user: str) -> int:
-        """The GPUs that a user's leases have."""
-        account = self._accounts.get(user)
-        return account.gpus if account else 0
-
-    def story(self, lease: int) -> list[str]:
-        """What became of a lease, in words, as far back as events are kept."""
-        return story.tell(self._history, lease)
-
     # ---- users --------------------------------------------------------------------------------------------------------
-
-    def _account(self, user: str) -> Account:
-        return self._accounts.setdefault(user, Account(user))
 
     def _set_user(self, event: UserSet, out: list[Instruction]) -> None:
         if event.weight <= 0 or min(event.gpus, event.memory) < 0 or event.placement not in PLACEMENTS:
@@ -291,7 +197,7 @@ class PolicyMachine:
         asked = lease.asked
         self.leases[lease.id] = lease
         self.waiting.add(lease, self._at)
-        devices = self.room.find(lease.shape) if self.waiting.has_turn(lease) else []
+        devices = self.room.find(lease.shape, near=partial(self._near, lease)) if self.waiting.has_turn(lease) else []
         if len(devices) == lease.shape.gpus:
             self._grant(lease, devices, out)
             return
@@ -408,6 +314,7 @@ class PolicyMachine:
             self.suspension.forget(lease)
         self._give_back(lease.destination, lease.shape)
         self.migrations.forget(number)
+        self.rebalancing.ended(number)
         self._lane.released(lease, self._at)
 
     def _suspend(self, number: int) -> None:
@@ -417,25 +324,10 @@ class PolicyMachine:
             # Who was not asked could not be resumed at its host, of which others know less than it does itself.
             self._wait_suspended(lease, self._at if lease.preempted else self._at + SETTLE)
 
-    def _take_back(self, lease: Lease) -> None:
-        """A lease that has its devices has them no more."""
-        self.preemption.forget(lease)
-        lease.account.end(self._clock, lease.rate)
-        self._give_back(lease.devices, lease.shape)
-
     def _wait_suspended(self, lease: Lease, since: float) -> None:
         self.suspension.add(lease, since)
         for when in (since, since + HOLD_AFTER):
             heapq.heappush(self._looks, when)
-
-    def has_room(self, number: int, devices: Sequence[int]) -> bool:
-        """Whether a lease that is granted could move to these devices."""
-        lease = self.leases[number]
-        new = set(devices) - set(lease.devices)
-        if lease.suspended is not None or not self.room.together([*devices, *(set(lease.devices) - set(devices))]):
-            return False
-        holding = self.holdings.on(self.room.host(devices[0]) or ONE)
-        return not (holding and new & holding.devices) and all(self.room.fits(device, lease.shape) for device in new)
 
     def _move(self, event: Moved) -> None:
         lease = self.leases[event.lease]
@@ -446,13 +338,8 @@ class PolicyMachine:
             self.room.take(device, lease.shape)
         lease.devices = tuple(sorted(event.devices))
 
-    def _give_back(self, devices: Iterable[int], shape: Shape) -> None:
-        for device in devices:
-            self.room.give_back(device, shape)
-            self.holdings.freed(device)
-
     def _join(self, event: HostJoined, out: list[Instruction]) -> None:
-        self.room.join(event.host, event.memory)
+        self.room.join(event.host, event.memory, event.rack)
         self.room.cordon(event.host, event.cordoned)
         first = self.room.devices(event.host).start
         for one in event.leases:
@@ -464,6 +351,7 @@ class PolicyMachine:
         if holding := self.holdings.on(host):
             self.holdings.let_go(holding.lease)
         self.migrations.lose(host, out)
+        self.rebalancing.host_left(host)
         for lease in [lease for lease in self.leases.values() if lease.devices and self.room.host(lease.devices[0]) == host]:
             self._release(lease.id)
             out.append(Lost(lease.id, "the host of its GPUs is not there any more"))
@@ -475,6 +363,8 @@ class PolicyMachine:
         if cordoned and (holding := self.holdings.on(host)):
             self.holdings.let_go(holding.lease)
         self.room.cordon(host, cordoned)
+        if cordoned:
+            self.rebalancing.host_left(host)
 
     def _forget(self, lease: Lease) -> tuple[int, ...]:
         """Takes a lease that waits, and its gang, out of everything. Returns their numbers."""
@@ -506,22 +396,6 @@ class PolicyMachine:
         self._book(lease, devices)
         self._take(lease)
         out.append(Grant(lease.id, lease.devices, lease.shape.memory or self.most(lease.account.memory)))
-
-    def _book(self, lease: Lease, devices: Sequence[int]) -> None:
-        """These are its devices, whether it has them now or not."""
-        shape = lease.shape
-        lease.devices = tuple(sorted(devices))
-        # It counts for what others cannot have while it is there; what nobody has reserved is shared, and counts for nobody.
-        lease.rate = sum(max(shape.compute / COMPUTE, shape.memory / self.room.total[d]) for d in lease.devices) if shape.reserves else 0.0
-        lease.account.leases.add(lease.id)
-        lease.account.gpus += shape.gpus
-
-    def _take(self, lease: Lease) -> None:
-        """It has its devices from now on."""
-        for device in lease.devices:
-            self.room.take(device, lease.shape)
-        lease.account.begin(self._clock, lease.rate)
-        self.preemption.add(lease)
 
     def _time_out(self, out: list[Instruction]) -> None:
         while (when := self._next_time_out) is not None and when <= self._at:
@@ -565,7 +439,7 @@ class PolicyMachine:
             if not holds and account.quota and account.gpus + walk.spoken + lease.shape.gpus > account.quota:
                 continue  # and neither do those behind it get what it waits for
             hopeless = not (holds and lease.gang) and any(lease.shape.wants_at_least(shape) for shape in unfit)
-            devices = [] if hopeless else self.holdings.find(lease.id, lease.shape)
+            devices = [] if hopeless else self.holdings.find(lease.id, lease.shape, partial(self._near, lease))
             if len(devices) == lease.shape.gpus:
                 if holds:
                     walk.spoken -= lease.shape.gpus

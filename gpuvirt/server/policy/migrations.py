@@ -49,16 +49,18 @@ class Migrations:
             self.find_destination(self._leases[number], out)
 
     def find_destination(self, lease: Lease, out: list[Instruction]) -> None:
-        """Takes the devices of the host with the fewest leases, if there is one with room for a lease that waits."""
+        """Takes the devices of the host with the fewest leases, of equals one in the same rack, if there is one with room for a lease that waits."""
         wanted = self._waiting[lease.id].host
         sizes, own = [self._room.total[device] for device in lease.devices], self._room.host(lease.devices[0])
-        best: tuple[float, list[int]] | None = None
+        rack = self._room.rack(lease.devices[0])
+        best: tuple[tuple[float, bool], list[int]] | None = None
         for host in self._room if wanted is None else [wanted]:
             if host == own or not self._room.has(host):
                 continue
             devices = sorted(self._room.find(lease.shape, host=host))
-            if [self._room.total[device] for device in devices] == sizes and (best is None or self._room.load(host) < best[0]):
-                best = self._room.load(host), devices
+            rank = self._room.load(host), self._room.rack(self._room.devices(host).start) != rack
+            if [self._room.total[device] for device in devices] == sizes and (best is None or rank < best[0]):
+                best = rank, devices
         if best is None:
             return
         del self._waiting[lease.id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Migrated, Released, Suspended, UserRevoked, UserSet
+from gpuvirt.server.policy.events import COMPUTE, Asked, Event, HostJoined, HostLeft, Migrated, Released, Stays, Suspended, UserRevoked, UserSet
 from gpuvirt.server.policy.instructions import (
     Destination,
     Elsewhere,
@@ -17,6 +17,7 @@ from gpuvirt.server.policy.instructions import (
     Preempt,
     Queue,
     Refuse,
+    Relocate,
     Resume,
     TimedOut,
 )
@@ -40,8 +41,9 @@ def tell(history: Iterable[tuple[Event, Sequence[Instruction]]], lease: int) -> 
             overtaken += sum(isinstance(one, Grant) and one.lease in later for one in instructions)
         ends = isinstance(event, Released) and event.lease == lease
         migrated = isinstance(event, Migrated) and event.lease == lease
+        stays = isinstance(event, Stays) and event.lease == lease
         suspended = isinstance(event, Suspended) and event.lease == lease
-        if not mine and not ((ends or migrated or suspended) and lines):
+        if not mine and not ((ends or migrated or stays or suspended) and lines):
             continue
         if began is None:
             began = event.at
@@ -51,8 +53,8 @@ def tell(history: Iterable[tuple[Event, Sequence[Instruction]]], lease: int) -> 
             lines.append(since + "it has given way: its GPUs are others'")
         lines += [since + _cause(event, lease) + _words(one, overtaken) for one in mine]
         granted = granted or any(isinstance(one, Grant) for one in mine)
-        if isinstance(event, Migrated) and migrated:
-            lines.append(since + ("it has migrated" if event.done else "it stays"))
+        if migrated or stays:
+            lines.append(since + ("it has migrated" if isinstance(event, Migrated) and event.done else "it stays"))
         if ends:
             lines.append(since + ("it is over" if granted else "it does not wait any more"))
     return lines
@@ -103,6 +105,8 @@ def _words(one: Instruction, overtaken: int) -> str:
             return f"it migrates to GPU {_names(one.devices)}"
         case NoDestination():
             return f"it stays: {one.text}"
+        case Relocate():
+            return f"it is to move to another host: {one.text}"
         case Elsewhere():
             return f"it is at {one.url}"
         case Lost():

@@ -17,11 +17,13 @@ from gpuvirt.server.policy.events import (
     Migrate,
     Migrated,
     Released,
+    Stays,
     Suspended,
     UserRevoked,
     UserSet,
 )
 from gpuvirt.server.policy.gangs import ASSEMBLY
+from gpuvirt.server.policy.holding import HOLD_AFTER
 from gpuvirt.server.policy.hosts import ONE
 from gpuvirt.server.policy.instructions import (
     Destination,
@@ -34,10 +36,12 @@ from gpuvirt.server.policy.instructions import (
     Preempt,
     Queue,
     Refuse,
+    Relocate,
     Resume,
     TimedOut,
 )
-from gpuvirt.server.policy.machine import HOLD_AFTER, LOOK, PolicyMachine
+from gpuvirt.server.policy.machine import LOOK, PolicyMachine
+from gpuvirt.server.policy.rebalancing import LIMIT as REBALANCE_LIMIT
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 from gpuvirt.server.policy.suspension import SETTLE
 from gpuvirt.server.policy.waiting import LOOK_USER
@@ -58,9 +62,14 @@ class Known:
 
 
 class Referee:
-    """Args: machine: fresh. memory: bytes of its devices, all of one host; (): hosts join later."""
+    """Args: machine: fresh. memory: bytes of its devices, all of one host; (): hosts join later. rebalance: how many leases may move to a host that
+    comes."""
 
-    def __init__(self, machine: PolicyMachine, memory: Sequence[int]) -> None:
+    def __init__(self, machine: PolicyMachine, memory: Sequence[int], rebalance: int = 0) -> None:
+        self.rebalance = rebalance
+        self.relocations: dict[int, int] = {}  # by host, since it came
+        self.relocating: dict[int, tuple[int, float]] = {}  # by lease: the host, and since when
+        self.relocated = 0
         self.machine, self.memory = machine, [*memory]  # of devices whose hosts have left, too
         self.hosts = {ONE: range(len(memory))} if memory else dict[int, range]()
         self.cordoned: set[int] = set()
@@ -103,6 +112,7 @@ class Referee:
                 assert not (event.no_wait and isinstance(answers[0], Queue)), "who does not want to wait waits"
             case Released():
                 self.leases.pop(event.lease, None)
+                self.relocating.pop(event.lease, None)
                 self.gangs = {gang: parts - {event.lease} for gang, parts in self.gangs.items()}
             case Suspended():
                 known = self.leases[event.lease]
@@ -110,7 +120,11 @@ class Referee:
                     known.suspended = self.now if event.lease in self.preempted else self.now + SETTLE
             case HostJoined():
                 self._join(event)
+                self.relocations[event.host] = 0
+            case Stays():
+                self.relocating.pop(event.lease, None)
             case HostCordoned():
+                self.relocations[event.host] = 0
                 (self.cordoned.add if event.cordoned else self.cordoned.discard)(event.host)
             case Migrate():
                 answers = [one for one in out if one.lease == event.lease and isinstance(one, Destination | NoDestination)]
@@ -126,6 +140,7 @@ class Referee:
                 assert {one.lease for one in out if isinstance(one, Lost)} == had, "what had GPUs of a host that left was not told"
                 for number in had:
                     del self.leases[number]
+                    self.relocating.pop(number, None)
                 self.gangs = {gang: parts - had for gang, parts in self.gangs.items()}
         for one in out:
             self._judge(one, before)
@@ -145,6 +160,8 @@ class Referee:
 
     def _migrated(self, event: Migrated) -> None:
         known = self.leases.get(event.lease)
+        host = self.relocating.pop(event.lease, (-1, 0.0))[0]
+        self.relocated += event.done and known is not None and self._host(known.destination) == host
         if known is not None:
             if event.done and known.destination:
                 known.devices = known.destination
@@ -164,6 +181,9 @@ class Referee:
             return
         assert one.lease in self.leases, f"{one} of a lease that is not there"
         known = self.leases[one.lease]
+        if isinstance(one, Relocate):
+            self._judge_relocate(one)
+            return
         if isinstance(one, Resume):
             assert known.suspended is not None, "a lease is resumed that has its GPUs"
             self._judge_taken(one.lease, known.devices, before)
@@ -207,6 +227,19 @@ class Referee:
         for other, held in before.items():
             taken = held & still.get(other, frozenset()) & set(devices)
             assert other == lease or not taken, "a device that is held for another was granted"
+
+    def _judge_relocate(self, one: Relocate) -> None:
+        known = self.leases[one.lease]
+        assert known.devices and not known.destination and known.suspended is None, "what has no GPUs, or migrates, is to move"
+        assert one.host in self.hosts and one.host not in self.cordoned, "a lease is to move to a host that takes none"
+        assert self._host(known.devices) != one.host, "a lease is to move to where it is"
+        counts = Counter(d for k in self.leases.values() for d in (*(k.devices if k.suspended is None else ()), *k.destination))
+        crowd, there = min(counts[device] for device in known.devices), sorted(counts[device] for device in self.hosts[one.host])
+        assert len(there) >= len(known.devices) and crowd >= there[len(known.devices) - 1] + 2, "a lease is to move and gains nothing"
+        assert all(self.now >= since + REBALANCE_LIMIT for _, since in self.relocating.values()), "two leases are to move at the same time"
+        self.relocating[one.lease] = one.host, self.now
+        self.relocations[one.host] += 1
+        assert self.relocations[one.host] <= self.rebalance, "more leases are to move than may"
 
     def _judge_preempt(self, one: Preempt) -> None:
         known = self.leases[one.lease]

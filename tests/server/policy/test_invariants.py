@@ -27,11 +27,11 @@ from gpuvirt.server.policy.events import (
     UserRevoked,
     UserSet,
 )
-from gpuvirt.server.policy.holding import Holdings
-from gpuvirt.server.policy.hosts import Hosts
+from gpuvirt.server.policy.holding import HOLD_AFTER, Holdings
+from gpuvirt.server.policy.hosts import Hosts, Near
 from gpuvirt.server.policy.instructions import Instruction, Lost
 from gpuvirt.server.policy.lease import Lease
-from gpuvirt.server.policy.machine import HOLD_AFTER, PolicyMachine
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.preemption import Choice, Preemption
 from gpuvirt.server.policy.room import Shape
@@ -41,6 +41,7 @@ from gpuvirt.server.policy.waiting import Waiting
 GIB = 1 << 30
 MEMORY = [4 * GIB, 4 * GIB, 4 * GIB, 8 * GIB, 8 * GIB]
 USERS = ("ada", "ben", "cyd")
+RACKS = ("", "r1", "r1", "r2", "r2")  # by host
 
 
 class Whatever(RuleBasedStateMachine):
@@ -202,7 +203,7 @@ def with_hosts(machine: PolicyMachine, seed: int, events: int = 600) -> Referee:
         host = chance.randrange(5)
         if chance.random() < 0.1 and (host not in referee.hosts or len(referee.hosts) > 2):
             known = host in referee.hosts
-            joins = HostJoined(at, host, (4 * GIB,) * chance.choice([1, 2, 5, 5]), cordoned=chance.random() < 0.1)
+            joins = HostJoined(at, host, (4 * GIB,) * chance.choice([1, 2, 5, 5]), cordoned=chance.random() < 0.1, rack=RACKS[host])
             referee.handle(HostLeft(at, host) if known else joins)
         elif chance.random() < 0.1 and host in referee.hosts:
             referee.handle(HostCordoned(at, host, len(referee.cordoned) < 2 and chance.random() < 0.5))
@@ -353,8 +354,8 @@ class Lazy(PolicyMachine):
 class OverHosts(Hosts):
     """A lease has what is free anywhere."""
 
-    def find(self, shape: Shape, most: int | None = None, host: int | None = None) -> list[int]:
-        found = super().find(shape, most, host)
+    def find(self, shape: Shape, most: int | None = None, host: int | None = None, near: Near | None = None) -> list[int]:
+        found = super().find(shape, most, host, near)
         more = [d for d, size in enumerate(self.total) if size and d not in found and self.fits(d, shape) and not self._of[d].cordoned]
         return [*found, *more][: shape.gpus] if host is None else found
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuvirt.server.policy.events import COMPUTE, Asked, Passed, Released, UserRevoked, UserSet
+from gpuvirt.server.policy.holding import HOLD_AFTER
 from gpuvirt.server.policy.instructions import End, Grant, Instruction, Queue, Refuse, TimedOut
-from gpuvirt.server.policy.machine import HOLD_AFTER, PolicyMachine
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.shares import HALF_LIFE
 
 GIB = 1 << 30

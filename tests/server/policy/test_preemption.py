@@ -18,9 +18,10 @@ from gpuvirt.server.policy.events import (
     Suspended,
     UserSet,
 )
+from gpuvirt.server.policy.holding import HOLD_AFTER
 from gpuvirt.server.policy.hosts import ONE
 from gpuvirt.server.policy.instructions import Destination, Grant, Instruction, Lost, NoDestination, Preempt, Resume
-from gpuvirt.server.policy.machine import HOLD_AFTER, PolicyMachine
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN
 from gpuvirt.server.policy.suspension import SETTLE
 
