@@ -31,6 +31,7 @@ LOST_MOST = 20  # attempts that may end with the host of their GPUs
 SILENCE = 10.0  # seconds that a host may be silent after a rank has failed, before it is taken for lost
 PREEMPTED_EVERY = 2.0  # seconds between two questions of a preemptible job whether it is to give way, or does
 AGAIN_AFTER = 2.0  # seconds between two attempts
+IMPOSSIBLE_EVERY = 5.0  # seconds between two questions for what the pool has become too small for
 
 
 class Ending(Enum):
@@ -57,6 +58,8 @@ class Runner:
         self._folder = folder
         self._job = folder.read()
         self._reached = False  # its pool has answered
+        self._possible = False  # and could give it its GPUs, now or later
+        self._patient = True  # its settings do not say how long it waits
 
     def run(self) -> None:
         """Returns when the job is over, and has written how it has ended."""
@@ -95,8 +98,13 @@ class Runner:
             self._say(state=State.QUEUED, why="it asks for its GPUs")
             try:
                 ending, why, code = self._attempt()
-            except RequestRefused:
-                raise
+            except RequestRefused as error:
+                # What the pool could give it once it may be able to again: a host that is lost comes back.
+                if not (self._possible and self._patient):
+                    raise
+                self._say(state=State.QUEUED, why=f"{error}; it could have them before, and waits until it can again", places=())
+                self._pause(IMPOSSIBLE_EVERY)
+                continue
             except (NoServer, HandshakeCut, ControlError) as error:
                 # A server is not there for a while, the pool's or that of its GPUs: nothing of the job has been lost, and it waits. A pool that has
                 # never answered may have another address.
@@ -129,11 +137,12 @@ class Runner:
         """
         job = self._job
         found = connect(resolve(job.options))
-        self._reached = True
+        self._reached, self._patient = True, not (found.settings.wait or found.settings.no_wait)
         nodes = job.nodes or nodes_for(job.ranks, job.gpus, _largest_host(found.status))
         each = replace(found.settings, gpus=job.ranks // nodes * job.gpus)
         try:
-            leases = open_gang(found.status, each, nodes, job.preemptible, f"batch {job.name}", lambda line: self._say(why=line), self._pause)
+            leases = open_gang(found.status, each, nodes, job.preemptible, f"batch {job.name}", self._queued, self._pause)
+            self._possible = True
         except GangBroken as error:
             return Ending.LOST, str(error), 1
         gang: Gang | None = None
@@ -154,6 +163,11 @@ class Runner:
             for lease in leases:
                 with contextlib.suppress(ControlError):  # then it ends because nobody renews it
                     lease.release()
+
+    def _queued(self, line: str) -> None:
+        """It has a place among those that wait."""
+        self._possible = True
+        self._say(why=line)
 
     def _watch(self, gang: Gang, leases: list[NamedLease]) -> tuple[Ending, str, int]:
         renewed = time.monotonic()

@@ -279,6 +279,23 @@ def test_a_job_waits_for_a_pool_that_is_away(jobs: Jobs, own_pool: Callable[...,
     assert jobs.job(id)["attempt"] == 2
 
 
+def test_a_job_waits_for_a_pool_that_has_become_too_small(jobs: Jobs, own_pool: Callable[..., Server], tmp_path: Path) -> None:
+    """It has had its GPUs; then there are fewer for a while."""
+    server = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", env=jobs.env)
+    jobs.env["GPUVIRT_POOL"] = server.url
+    id = jobs.submit("--ranks", "2", "--retries", "1", "--", "sh", "-c", f"test -e {tmp_path}/there")
+    wait_until(lambda: "attempt 1: rank" in jobs.job(id)["why"])
+    server.stop()
+    smaller = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", env=jobs.env, listen=server.info["address"])
+    wait_until(lambda: "2 GPUs were asked for and this pool has 1" in jobs.job(id)["why"])
+    (tmp_path / "there").touch()
+    assert jobs.state(id) == "queued"
+    smaller.stop()
+    own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", env=jobs.env, listen=server.info["address"])
+    assert jobs("wait", id, check=False).returncode == 0
+    assert jobs.job(id)["attempt"] == 2
+
+
 def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
     refused = jobs("submit", "--ranks", "3", "--", *RANKS, check=False)
     assert refused.returncode == 125 and "3 GPUs were asked for and this pool has 2" in refused.stderr
