@@ -384,7 +384,7 @@ class Hosts:
         if counts is None:
             return {number: shape.gpus for number, host in self._hosts.items() if number not in but and not host.cordoned}
         large = counts.large_enough(max(shape.memory, 1))
-        large[[host.row for number, host in self._hosts.items() if number in but or host.cordoned]] = 0
+        large[[*(self._hosts[number].row for number in but), *self._cordoned]] = 0
         best = counts.best(large >= shape.gpus, counts.load / (1 + counts.load) - counts.fitting(shape))
         shares = [(best, shape.gpus)] if best is not None else self._shared_out(shape, large) if shape.part else []
         return {host.number: gpus for host, gpus in shares if host.number is not None}
