@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from gpuvirt.client.launcher import NOT_EXECUTABLE, NOT_FOUND
@@ -23,14 +23,16 @@ GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 LOOK = 0.1  # seconds
 
 
-def nodes_for(ranks: int, gpus: int, largest: int) -> int:
-    """Among how many leases ranks are shared out evenly, if each is to be on one host: as few as possible.
+def nodes_for(ranks: int, gpus: int, hosts: Collection[int]) -> int:
+    """Among how many leases ranks are shared out evenly, if each is to be on one host: as few as all hosts have room for when they are
+    empty. If they never have, as few as the largest has room for one of.
 
     Args:
-        gpus: of each rank. largest: the GPUs of the host that has most of them.
+        gpus: of each rank. hosts: how many GPUs each has.
     """
-    able = (nodes for nodes in range(1, ranks + 1) if ranks % nodes == 0 and ranks // nodes * gpus <= largest)
-    return next(able, ranks)
+    even = [(nodes, ranks // nodes * gpus) for nodes in range(1, ranks + 1) if ranks % nodes == 0]  # how many, and the GPUs of each
+    able = [nodes for nodes, each in even if sum(host // each for host in hosts) >= nodes]
+    return next(iter(able or [nodes for nodes, each in even if each <= max(hosts)]), ranks)
 
 
 def rank_variables(rank: int, ranks: int, gpus: int, port: int, job: str, nodes: int = 1) -> dict[str, str]:

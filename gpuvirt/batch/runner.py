@@ -138,7 +138,7 @@ class Runner:
         job = self._job
         found = connect(resolve(job.options))
         self._reached, self._patient = True, not (found.settings.wait or found.settings.no_wait)
-        nodes = job.nodes or nodes_for(job.ranks, job.gpus, _largest_host(found.status))
+        nodes = job.nodes or nodes_for(job.ranks, job.gpus, _sizes(found.status))
         each = replace(found.settings, gpus=job.ranks // nodes * job.gpus)
         try:
             leases = open_gang(found.status, each, nodes, job.preemptible, f"batch {job.name}", self._queued, self._pause)
@@ -222,14 +222,14 @@ class Runner:
         return bool(left)
 
 
-def _largest_host(status: PoolStatus) -> int:
-    """The GPUs of the host that has most of those that are not drained.
+def _sizes(status: PoolStatus) -> list[int]:
+    """How many GPUs each host has of those that are not drained; as many as a lease may have if there is none.
 
     Raises:
         ControlError: no answer.
     """
     counts = Counter(device.server for device in devices_of(ask(status, "devices")) if not device.drained)
-    return min(max(counts.values(), default=MAX_GPUS), MAX_GPUS)
+    return [min(count, MAX_GPUS) for count in counts.values()] or [MAX_GPUS]
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import zmq
 
 from gpuvirt.cluster import credentials
+from gpuvirt.cluster.addresses import is_near
 from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.link import Link
 from gpuvirt.cluster.member import Member
@@ -31,7 +31,7 @@ from gpuvirt.server.ports.curve_port import CurveKeys
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry, TokenStore
 from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import PoolAddress, parse_pool
+from gpuvirt.transport.pool import PoolAddress
 from gpuvirt.transport.token import Token
 
 log = logging.getLogger("gpuvirt.server")
@@ -127,7 +127,7 @@ class PoolHost:
             self._service = service
             service.receive(member.join())
             log.info("to add a host, run there: GPUVIRT_TOKEN=TOKEN gpuvirt serve --join %s --listen 0.0.0.0:7070", self._url)
-            log.info("TOKEN is what `gpuvirt token show` prints here%s", "; only this machine reaches that address" if _is_near(self._url) else "")
+            log.info("TOKEN is what `gpuvirt token show` prints here%s", "; only this machine reaches that address" if is_near(self._url) else "")
             self._alive = asyncio.create_task(self._say_alive())
         else:
             self._link = Link(member, self._address, self._token, self._joined, handle, self._learned)
@@ -189,7 +189,8 @@ class PoolHost:
         ``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's.
         """
         forwarded = {} if self._address is None else {op: self._forward(op) for op in FORWARDED}
-        return {**self._whole.over(self._migration.over(own)), "cluster_join": self._cluster_join, "drain": self._migration.drain, **forwarded}
+        every = {**self._whole.over(self._migration.over(own)), "cluster_join": self._cluster_join, "drain": self._migration.drain, **forwarded}
+        return {op: self._whole.meant(handler) for op, handler in every.items()}
 
     async def _cluster_join(self, message: dict[str, Any]) -> dict[str, Any]:
         sender: TokenEntry = message["from"]
@@ -212,29 +213,6 @@ class PoolHost:
             return await asyncio.to_thread(lambda: request(status.peer, status.greeting.control_port, token, op, **said))
 
         return forwarded
-
-
-def reachable(host: str, port: int, towards: str) -> str:
-    """The URL under which a server that listens there is reached by others.
-
-    Args:
-        host: of the listening socket; of all interfaces it is the one that leads to `towards`, an address.
-    """
-    if host in ("0.0.0.0", "::"):
-        family = socket.AF_INET6 if ":" in towards else socket.AF_INET
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as sock:
-                sock.connect((towards, 9))  # nothing is sent
-                host = str(sock.getsockname()[0])
-        except OSError:
-            host = socket.gethostname()
-    return PoolAddress(host, port).url
-
-
-def _is_near(url: str) -> bool:
-    """Whether an address is only good on this machine."""
-    host = parse_pool(url).host
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def state_folder(folder: Path, host: str, port: int) -> Path:

@@ -19,6 +19,7 @@ from gpuvirt.cluster.messages import Join, Leave, Message, NotAMessage, NotWelco
 from gpuvirt.cluster.scheduler import PLACES_EVERY, Out, Scheduler
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.descriptors import for_strangers
+from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.ports.control_proxy import EACH
 from gpuvirt.server.ports.curve_port import CurveKeys, CurvePort
 from gpuvirt.server.tokens import TokenStore
@@ -186,7 +187,7 @@ class SchedulerService:
     def _log_hosts(self, before: set[str]) -> None:
         now = {entry.name: entry for entry in self.scheduler.hosts}
         for name in now.keys() - before:
-            log.info("host %s of the pool is there: %d GPUs, %s", name, len(now[name].memory), now[name].url)
+            log.info("host %s of the pool is there: %s, %s", name, count_text(len(now[name].memory)), now[name].url)
         if now.keys() != before:
             with contextlib.suppress(OSError, GpuvirtError):  # then the next scheduler waits for others than there were
                 paths.write_private(self._hosts_file, json.dumps(sorted(now)) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -13,12 +14,15 @@ from gpuvirt.transport.control import ControlError, RequestRefused, request
 from gpuvirt.transport.pool import parse_pool
 from gpuvirt.transport.token import Token
 
+log = logging.getLogger("gpuvirt.server")
+
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 Answer = dict[str, Any]
 
 LIMIT = 2.0  # seconds that a host has for its answer
 SLOWEST = 1300.0  # seconds; of a session that moves, which has its own limits
 NO_SESSION = "there is no session"
+NOT_MEANT = "another host was meant"
 
 
 def _of_server(answer: Answer, *lists: str) -> None:
@@ -95,6 +99,7 @@ class WholePool:
 
     def __init__(self, name: str, tokens: TokenStore, hosts: Callable[[], Iterable[HostEntry]]) -> None:
         self._name, self._tokens, self._hosts = name, tokens, hosts
+        self._why: dict[str, str] = {}  # hosts that did not answer when they were asked last
 
     def over(self, handlers: dict[str, Handler]) -> dict[str, Handler]:
         """This host's own handlers, those of `MERGES` for the whole pool, those of `OF_A_SESSION` for sessions of any host."""
@@ -124,9 +129,25 @@ class WholePool:
     async def _ask(self, host: HostEntry, op: str, message: dict[str, Any], limit: float) -> Answer:
         sender: TokenEntry = message["from"]
         token = Token(bytes.fromhex(sender.id), sender.key, self._tokens.public_key)
-        said = {name: value for name, value in message.items() if name not in ("v", "op", "from")} | {"alone": True}
+        said = {name: value for name, value in message.items() if name not in ("v", "op", "from")} | {"alone": True, "meant": host.name}
         address = parse_pool(host.url).host
-        return await asyncio.to_thread(lambda: request(address, host.control_port, token, op, limit, **said))
+        try:
+            return await asyncio.to_thread(lambda: request(address, host.control_port, token, op, limit, **said))
+        except RequestRefused as error:
+            if str(error).startswith(NOT_MEANT):
+                raise ControlError(f"at {host.url} is another host than {host.name}, whose address that is to be: {error}") from None
+            raise
+
+    def meant(self, handler: Handler) -> Handler:
+        """A request of another host that means a third one, whose address leads here, is refused: nobody is to be asked twice, or in a circle."""
+
+        async def answered(message: dict[str, Any]) -> Answer:
+            meant = message.get("meant", self._name)
+            if meant != self._name:
+                raise GpuvirtError(f"{NOT_MEANT}: this is {self._name}; start {meant} with --listen and an address that leads there")
+            return await handler(message)
+
+        return answered
 
     def _merged(self, op: str, own: Handler) -> Handler:
         async def answered(message: dict[str, Any]) -> Answer:
@@ -140,13 +161,20 @@ class WholePool:
             for host, answer in zip(others, theirs, strict=True):
                 if isinstance(answer, ControlError):
                     silent.append(host.name)
+                    self._is_silent(host.name, str(answer))
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:
                     answers.append(answer)
+                    self._why.pop(host.name, None)
             return {**MERGES[op](answers), "silent": silent, "hosts": 1 + len(others)}
 
         return answered
+
+    def _is_silent(self, name: str, why: str) -> None:
+        if self._why.get(name) != why:
+            log.warning("host %s of the pool does not answer for it: %s", name, why)
+        self._why[name] = why
 
     def _wherever(self, op: str, own: Handler) -> Handler:
         async def answered(message: dict[str, Any]) -> Answer:

@@ -246,13 +246,13 @@ class Daemon:
         options = self.options
         if options.join is None and not options.head:
             return TokenStore(), None
-        from gpuvirt.cluster import credentials
+        from gpuvirt.cluster import addresses, credentials
         from gpuvirt.cluster import host as cluster
 
         name = options.name
         if options.join is None:
             own = TokenStore()
-            url = cluster.reachable(options.host, self.port, "192.0.2.1")
+            url = addresses.reachable(options.host, self.port)
             return own, cluster.PoolHost(name, url, own, rack=options.rack, rebalance=options.rebalance)
         token, asked = os.environ.get("GPUVIRT_TOKEN"), options.join
         if asked == FIND:
@@ -262,7 +262,7 @@ class Daemon:
             log.info("found the pool of %s at %s", found, asked.url)
         folder = cluster.state_folder(paths.state_dir(), options.host, self.port)
         tokens, known = await asyncio.to_thread(credentials.learn, asked, token, folder)
-        url = cluster.reachable(options.host, self.port, known[1] if known else asked.host)
+        url = addresses.reachable(options.host, self.port, known[1] if known else asked.host)
         return tokens, cluster.PoolHost(name, url, tokens, known, asked, token, options.rack)
 
     def _open_kept_sessions(self) -> SessionStore | None:

@@ -83,12 +83,23 @@ def test_ranks_have_gpus_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "gpus", "largest", "nodes"),
-    [(4, 1, 4, 1), (4, 1, 3, 2), (4, 1, 1, 4), (6, 1, 4, 2), (7, 1, 4, 7), (8, 2, 4, 4), (4, 3, 4, 4)],
+    ("ranks", "gpus", "hosts", "nodes"),
+    [
+        (4, 1, [4], 1),
+        (4, 1, [3, 3], 2),
+        (4, 1, [1] * 4, 4),
+        (6, 1, [4, 4], 2),
+        (6, 1, [2, 4], 3),  # three together has only one of them
+        (7, 1, [4, 4], 7),
+        (8, 2, [4] * 4, 4),
+        (8, 2, [4, 4, 8], 4),
+        (4, 3, [4] * 4, 4),
+        (6, 1, [4], 2),  # what no hosts have is left to the pool to refuse
+    ],
 )
-def test_ranks_are_on_as_few_hosts_as_can_be(ranks: int, gpus: int, largest: int, nodes: int) -> None:
-    assert nodes_for(ranks, gpus, largest) == nodes
+def test_ranks_are_on_as_few_hosts_as_can_be(ranks: int, gpus: int, hosts: list[int], nodes: int) -> None:
+    assert nodes_for(ranks, gpus, hosts) == nodes
 
 
 def test_what_no_host_can_have_is_left_to_the_pool_to_refuse() -> None:
-    assert nodes_for(2, 8, 4) == 2
+    assert nodes_for(2, 8, [4]) == 2

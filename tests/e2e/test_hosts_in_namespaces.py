@@ -319,6 +319,23 @@ def network() -> Iterator[Network]:
     made.close()
 
 
+def test_hosts_that_listen_at_all_their_addresses(network: Network, tmp_path: Path) -> None:
+    """In a network that leads nowhere else they tell each other, and clients, the addresses that they have in it."""
+    pool = Pool(tmp_path)
+    inside = {name: ["ip", "netns", "exec", network.namespace(name)] for name in ("ash", "birch")}
+    try:
+        head = pool.start("ash", 1, listen="0.0.0.0:7070", prefix=inside["ash"])
+        head.url = f"tcp://{network.address('ash')}:7070"  # as a client types it
+        pool.start("birch", 2, listen="0.0.0.0:7070", prefix=inside["birch"]).url = f"tcp://{network.address('birch')}:7070"
+        wait_until(lambda: pool.are_there("ash", "ash", "birch"))
+        assert Counter(device["server"] for device in pool.json("birch", "devices")) == {"ash": 1, "birch": 2}
+        done = pool.run("ash", [*STAYS, "/dev/null"], "--gpus", "2")
+        assert done.stdout == "running\nright\n", done.stderr
+        assert f"gpuvirt serve --join {head.url} " in (tmp_path / "ash" / "serve.log").read_text()
+    finally:
+        pool.stop()
+
+
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 30))])
 def test_whatever_happens_to_hosts(network: Network, tmp_path: Path, seed: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,11 @@ from e2e.harness import GPUVIRT, HERE, Server, assert_right, clean_environment, 
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuvirt.client.connect import ask
+from gpuvirt.cluster.messages import HostEntry
+from gpuvirt.cluster.whole_pool import WholePool
+from gpuvirt.transport.control import RequestRefused
 from gpuvirt.transport.pool import check_pool, parse_pool
+from gpuvirt.transport.token import parse_token
 
 STAYS: list[str | Path] = [sys.executable, HERE / "programs" / "stays.py"]
 SOON = 120.0  # seconds within which a busy machine does anything
@@ -310,6 +316,22 @@ def test_what_cannot_be_joined_says_why(hosts: Pool, own_pool: Callable[..., Ser
     twin = start_server(tmp_path / "twin", "--join", hosts.hosts["oak"].url, "--name", "oak", "--backend", "soft", env=hosts.env("twin"))
     wait_until(lambda: "with another --name" in twin.log.read_text())
     twin.stop()
+
+
+def test_an_address_that_leads_to_another_host(three: Pool) -> None:
+    """What it has is not counted twice: it says that another was meant."""
+    birch, token = check_pool(parse_pool(three.hosts["birch"].url), three.token), parse_token(three.token)
+    with pytest.raises(RequestRefused, match="another host was meant: this is birch"):
+        ask(birch, "devices", alone=True, meant="cedar")
+    asker: Any = SimpleNamespace(id=token.id.hex(), key=token.secret)
+    entry = HostEntry("cedar", three.hosts["birch"].url, (), control_port=birch.greeting.control_port)
+
+    async def own(message: dict[str, Any]) -> dict[str, Any]:
+        return {"server": "alder", "backend": "soft", "devices": []}
+
+    store: Any = SimpleNamespace(public_key=token.server_key)
+    answer = asyncio.run(WholePool("alder", store, lambda: [entry]).over({"devices": own})["devices"]({"from": asker}))
+    assert answer["silent"] == ["cedar"] and not answer["devices"]
 
 
 def test_a_server_that_is_no_pool_of_many_loads_nothing_of_it() -> None:

@@ -27,7 +27,7 @@ def impossible(room: Hosts, account: Account, limit: int, shape: Shape, priority
         return "a session needs at least 1 GPU; ask for --gpus 1 or more"
     gpus, memory, part, have, count = shape.gpus, shape.memory, shape.part, room.most, room.count
     if part and gpus > (able := room.most_of_size(0, part)):
-        which = f"this pool has {count_text(count)}" if gpus > count else f"its hosts have {part} together on each only for {able}"
+        which = f"this pool has {count_text(count)}" if gpus > count else f"its hosts have {part} together for {able} of them only"
         return f"{count_text(gpus)} were asked for and {which}; ask for fewer"
     if not part and gpus > have:
         which = f"this pool has {count_text(have)}" if have == count else f"no host of this pool has more than {count_text(have)}"
