@@ -14,7 +14,7 @@ from faults import fault
 from soft import scheduling
 from soft.libraries import case, running
 from soft.nvrtc import library
-from soft.scheduling import convergence
+from soft.scheduling import convergence, processes
 from soft.scheduling.seeded_bugs import BUGS, Bug
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")]
@@ -126,6 +126,40 @@ def test_sparse_solvers(name: str, schedule: str, tmp_path: Path) -> None:
     records = running.run(name, ids, tmp_path, limit=1800, more={"GPUVIRT_SOFT_SCHEDULE": schedule})
     wrong = [str(record) for record in records if not record.right or record.refused]
     assert len(records) == len(ids) >= 4 and not wrong, "\n".join(wrong)
+
+
+def test_the_count_of_processes_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    """And says what the wrong ones did."""
+    state, runs = tmp_path / "count.json", list[int]()
+
+    def once(number: int) -> str:
+        runs.append(number)
+        return "run 3: wrong" if number == 3 else ""
+
+    assert processes.repeat(once, 7, 2, state).done == 7
+    count = processes.repeat(once, 20, 2, state)
+    assert (count.done, count.wrong, count.said) == (20, 1, ["run 3: wrong"])
+    assert sorted(runs) == [*range(20)]
+    line = [sys.executable, "-m", "soft.scheduling.processes", "--times", "4", "--", "sh", "-c", "echo it is wrong; exit 3"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(TESTS)})
+    assert done.returncode == 1 and "exit status 3: it is wrong" in done.stdout and "4 runs, 4 wrong" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(14400)
+def test_sparse_cholesky_in_a_thousand_processes(tmp_path: Path) -> None:
+    """Three at a time. It was wrong now and then on a busy machine once; it goes on where it was ended, as long as build/ is there."""
+    state = TESTS.parent / "build" / "sparse_cholesky.json"
+    state.parent.mkdir(exist_ok=True)
+    id = next(c.id for c in case.cases_of("cusolver") if "/csrchol/double/" in c.id)
+
+    def once(number: int) -> str:
+        (record,) = running.run("cusolver", [id], tmp_path / str(number), limit=300)
+        return "" if record.right and not record.refused else f"run {number}: {record}"
+
+    count = processes.repeat(once, 1000, 3, state)
+    state.unlink(missing_ok=True)
+    assert count.done == 1000 and not count.wrong, "\n".join(count.said)
 
 
 @pytest.mark.long

@@ -115,7 +115,7 @@ class PolicyMachine(Books):
         if not isinstance(event, Asked):
             self._serve(out)
             if isinstance(event, HostJoined) or (isinstance(event, HostCordoned) and not event.cordoned):
-                self.rebalancing.host_came(event.host)  # what nobody has waited for
+                self.rebalancing.host_came(event.host)  # what waits goes first
             self.rebalancing.serve(self._at, out)
         self._history.append((event, out))
         return out
