@@ -58,7 +58,7 @@ class Runner:
         self._folder = folder
         self._job = folder.read()
         self._reached = False  # its pool has answered
-        self._possible = False  # and could give it its GPUs, now or later
+        self._admitted = False  # it has had its GPUs, or whoever has submitted it has been told that it waits for them
         self._patient = True  # its settings do not say how long it waits
 
     def run(self) -> None:
@@ -99,10 +99,10 @@ class Runner:
             try:
                 ending, why, code = self._attempt()
             except RequestRefused as error:
-                # What the pool could give it once it may be able to again: a host that is lost comes back.
-                if not (self._possible and self._patient):
+                # A pool may have become too small for it for a while: hosts that are lost come back.
+                if not (self._admitted and self._patient):
                     raise
-                self._say(state=State.QUEUED, why=f"{error}; it could have them before, and waits until it can again", places=())
+                self._say(state=State.QUEUED, why=f"{error}; it waits until it can have them", places=())
                 self._pause(IMPOSSIBLE_EVERY)
                 continue
             except (NoServer, HandshakeCut, ControlError) as error:
@@ -110,6 +110,7 @@ class Runner:
                 # never answered may have another address.
                 if not self._reached:
                     raise
+                self._admitted = True
                 self._say(state=State.QUEUED, why=f"{error}; trying again")
                 self._pause(AGAIN_AFTER)
                 continue
@@ -142,7 +143,7 @@ class Runner:
         each = replace(found.settings, gpus=job.ranks // nodes * job.gpus)
         try:
             leases = open_gang(found.status, each, nodes, job.preemptible, f"batch {job.name}", self._queued, self._pause)
-            self._possible = True
+            self._admitted = True
         except GangBroken as error:
             return Ending.LOST, str(error), 1
         gang: Gang | None = None
@@ -166,7 +167,7 @@ class Runner:
 
     def _queued(self, line: str) -> None:
         """It has a place among those that wait."""
-        self._possible = True
+        self._admitted = True
         self._say(why=line)
 
     def _watch(self, gang: Gang, leases: list[NamedLease]) -> tuple[Ending, str, int]:

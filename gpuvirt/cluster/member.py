@@ -205,7 +205,8 @@ class Member:
         leases = [*self.leases()]
         held = tuple(Held(self._wanted(lease), lease.devices, lease.suspended) for lease in leases if lease.devices and not lease.arrives)
         wanted = tuple(self._wanted(lease) for lease in leases if lease.waits and lease.number in self._asked)
-        return Join(VERSION, self.entry, self.epoch, held, wanted)
+        coming = tuple(Held(self._wanted(lease), lease.devices) for lease in leases if lease.arrives)
+        return Join(VERSION, self.entry, self.epoch, held, wanted, coming)
 
     def _wanted(self, lease: Lease) -> Wanted:
         user = self._users[lease.number]

@@ -169,6 +169,7 @@ class Join(Message):
         epoch: the highest that it has seen.
         held: leases that have its GPUs.
         wanted: leases that its clients wait for.
+        coming: leases of other hosts whose images are on their way, for which it keeps GPUs: each is `Arrived` or `Over` later.
     """
 
     version: int
@@ -176,6 +177,7 @@ class Join(Message):
     epoch: int = 0
     held: tuple[Held, ...] = ()
     wanted: tuple[Wanted, ...] = ()
+    coming: tuple[Held, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ class Placed(Message):
 
 @dataclass(frozen=True)
 class Over(Message):
-    """A lease of this host is over, or nobody waits for it any more."""
+    """A lease of this host is over, or nobody waits for it any more; or one that was to migrate here does not come."""
 
     lease: int
 

@@ -50,7 +50,7 @@ from gpuvirt.cluster.messages import (
     lowest_limit,
 )
 from gpuvirt.server.policy import events, instructions
-from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Moved, Passed, Released, Restored
+from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Kept, Moved, Passed, Released, Restored
 from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
@@ -68,6 +68,8 @@ AGAIN_AFTER = (0.0, 1.0, 3.0, 6.0)
 TRIES = len(AGAIN_AFTER) + 1
 SHORT = 64  # leases that wait, of which each is told its place whenever something happens
 PLACES_EVERY = 1.0  # seconds between two looks at who waits at which place
+
+COMING = 1 << 63  # in the number of what is kept for a lease that comes; those of leases are smaller
 
 Out = list[tuple[str, Message]]  # messages, each with the name of the member that it is for
 Key = tuple[str, bytes, bytes]
@@ -142,6 +144,9 @@ class Scheduler:
         self._keys: dict[Key, int] = {}
         self._rights: dict[str, Rights] = {}
         self._expected = set(expected)
+        # By the host, and the lease for which it keeps devices, though that migrates no more as far as is known here: as which lease the machine has
+        # those.
+        self._coming: dict[tuple[str, int], int] = {}
         self._later: list[tuple[float, _Lease]] = []  # what is asked for anew, and when
         self._early: list[tuple[str, Wanted]] = []  # what was asked for, and where, before all was known
         self._looked = began
@@ -256,9 +261,11 @@ class Scheduler:
         self._names[member.number] = name
         out.append((name, Welcome(self.epoch)))
         held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
-        had = tuple(_restored(each, now) for each in held)
+        coming = {each.wanted.lease | COMING: replace(each, wanted=replace(each.wanted, lease=each.wanted.lease | COMING)) for each in join.coming}
+        had = tuple(_restored(each, now) for each in [*held, *coming.values()])
         done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned, join.host.rack))
         refused = {one.lease for one in done if isinstance(one, Refuse)}
+        self._coming.update({(name, number & ~COMING): number for number in coming if number not in refused})
         mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
         for number, wanted in mine.items():
             lease = self._leases[number] = _Lease(wanted, askers.get(number, {}), name, True)
@@ -314,8 +321,8 @@ class Scheduler:
         had = {number: lease for number, lease in self._leases.items() if lease.host == name}
         for number, lease in had.items():
             self._drop(number)
-            if lease.destination:
-                out.append((lease.destination, Withdraw(number, "the host that has it was lost, or has joined anew")))
+            self._withdraw(lease, "the host that has it was lost, or has joined anew", now, out)
+        self._coming = {kept: own for kept, own in self._coming.items() if kept[0] != name}
         # First of all, so that nothing more is granted there.
         self._carry_out([one for one in self.machine.handle(HostLeft(now, member.number)) if not isinstance(one, Lost)], now, out)
         del self._names[member.number]
@@ -394,6 +401,8 @@ class Scheduler:
         for one in said:
             lease = self._leases.get(one.lease)
             if lease is None:
+                if isinstance(one, instructions.Relocate):  # it is none, and only keeps devices
+                    self._carry_out(self.machine.handle(events.Stays(now, one.lease)), now, out)
                 continue
             match one:
                 case Grant():
@@ -433,6 +442,8 @@ class Scheduler:
         if lease is not None and lease.destination == sender:
             self._placed_at_destination(lease, placed, now, out)
             return
+        if placed.why_not and self._comes_no_more(sender, placed.lease, now, out):
+            return
         if lease is None or lease.host != sender:
             if not placed.why_not:
                 out.append((sender, Finish(placed.lease, "nobody waits for it any more")))
@@ -459,9 +470,14 @@ class Scheduler:
 
     def _over(self, sender: str, number: int, now: float, out: Out) -> None:
         lease = self._leases.get(number)
+        if self._comes_no_more(sender, number, now, out):
+            return
+        if lease is not None and lease.destination == sender:
+            lease.destination = ""
+            self._carry_out(self.machine.handle(events.Migrated(now, number, False)), now, out)
+            return
         if lease is not None and lease.host == sender:
-            if lease.destination:
-                out.append((lease.destination, Withdraw(number, "it has ended before it had migrated")))
+            self._withdraw(lease, "it has ended before it had migrated", now, out)
             self._drop(number)
             self._carry_out(self.machine.handle(Released(now, number)), now, out)
             return
@@ -534,8 +550,8 @@ class Scheduler:
             return
         if lease.destination and migrated.done:
             lease.host = lease.destination
-        elif lease.destination:
-            out.append((lease.destination, Withdraw(migrated.lease, "it stays where it was")))
+        else:
+            self._withdraw(lease, "it stays where it was", now, out)
         lease.destination = ""
         self._carry_out(self.machine.handle(events.Migrated(now, migrated.lease, migrated.done)), now, out)
 
@@ -543,6 +559,22 @@ class Scheduler:
         lease = self._leases.get(number)
         if lease is not None and lease.host == sender:
             self._carry_out(self.machine.handle(events.Stays(now, number)), now, out)
+
+    def _withdraw(self, lease: _Lease, text: str, now: float, out: Out) -> None:
+        """A lease does not migrate any more, as far as is known. Nobody else gets what its destination keeps for it until that says so."""
+        number, destination, lease.destination = lease.wanted.lease, lease.destination, ""
+        if not destination:
+            return
+        out.append((destination, Withdraw(number, text)))
+        self._coming[destination, number] = number | COMING
+        self._carry_out(self.machine.handle(Kept(now, number, number | COMING)), now, out)
+
+    def _comes_no_more(self, host: str, number: int, now: float, out: Out) -> bool:
+        """A host keeps nothing any more for a lease that was to come. Whether it did, beside what is known of the lease itself."""
+        kept = self._coming.pop((host, number), None)
+        if kept is not None:
+            self._carry_out(self.machine.handle(Released(now, kept)), now, out)
+        return kept is not None
 
     def _arrived(self, member: _Member, arrived: Arrived, now: float, out: Out) -> None:
         """It is here and nowhere else: the host that had it has given it away before this one began."""
@@ -559,7 +591,8 @@ class Scheduler:
         self._know(wanted, now, out)
         first = self.machine.room.devices(member.number).start
         devices = tuple(first + device for device in arrived.held.devices)
-        done = self.machine.handle(_restored(replace(arrived.held, devices=devices), now))
+        restored = _restored(replace(arrived.held, devices=devices), now)
+        done = self.machine.handle(replace(restored, kept=self._coming.pop((name, wanted.lease), 0)))
         if any(isinstance(one, Refuse) and one.lease == wanted.lease for one in done):
             out.append((name, Finish(wanted.lease, TWICE)))
         else:

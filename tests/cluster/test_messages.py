@@ -18,7 +18,7 @@ WANTED = m.Wanted(7, "user a", Rights("a", 1 << 20, 2.5, 4, 3, "spread"), *NAMED
 HOST = m.HostEntry("oak", "tcp://oak:7070", (1 << 30, 2 << 30), 7071, 5 << 20, 7073, True, "r1")
 SESSION = SessionRecord(9, b"hello", "tcp", "10.0.0.9", 3.5, b"k" * 32, b"s" * 33, [[-1, 2], [0, 1]], 1 << 30)
 EACH = [
-    m.Join(m.VERSION, HOST, 3, (m.Held(WANTED, (0, 1), True),), (WANTED, WANTED)),
+    m.Join(m.VERSION, HOST, 3, (m.Held(WANTED, (0, 1), True),), (WANTED, WANTED), (m.Held(WANTED, (1,)),)),
     m.Want(WANTED),
     m.Placed(7, "no room"),
     m.Over(7),

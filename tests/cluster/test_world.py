@@ -13,8 +13,9 @@ from cluster.world import GIB, IMPORTANT, Client, World
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import Held, Join, Message, Place, Placed, Wanted
 from gpuvirt.cluster.scheduler import TRIES, Scheduler
-from gpuvirt.server.policy.events import COMPUTE, Event, Restored
+from gpuvirt.server.policy.events import COMPUTE, Event, Kept, Restored
 from gpuvirt.server.policy.instructions import Grant, Instruction
+from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
 
 
@@ -387,6 +388,47 @@ def test_a_lease_that_is_told_before_it_has_arrived_is_seen(monkeypatch: pytest.
             assert migrates_as_the_scheduler_dies(World(seed, (1, 1))).outcome != "ended by the scheduler"
 
 
+def asks_while_a_lease_comes(world: World, lost: str) -> Client:
+    """Its image takes 40 s. After a second its source is lost, or the scheduler; a program wants the destination's GPU."""
+    world.carrying = 40.0, 40.0
+    world.run(1.0)
+    world.comes(client := program(world, at="h0", lasts=70.0))
+    world.run(2.0)
+    source, destination = client.at, "h1" if client.at == "h0" else "h0"
+    world.migrate(source, one_lease(world, source))
+    world.run(3.0)
+    if lost == "source":
+        world.kill(source)
+    elif lost == "source's connection":
+        world.hosts[source].stalls = world.now + 10.0
+    else:
+        world.replace_scheduler(dead=True)
+    world.run(12.0)
+    world.comes(other := program(world, at=destination, lasts=5.0))
+    world.run(41.0)
+    assert not other.outcome and other in world.clients, "it did not wait"
+    world.run(300.0)
+    world.at_rest()
+    assert client.outcome == ("lost with its host" if lost == "source" else "right")
+    return other
+
+
+@pytest.mark.parametrize("lost", ["source", "source's connection", "scheduler"])
+def test_nobody_gets_what_is_kept_for_a_lease_that_comes(lost: str) -> None:
+    """What a destination keeps it keeps, whoever has forgotten that; who wants it waits, and is not sent to a host that refuses it."""
+    assert asks_while_a_lease_comes(World(1, (1, 1)), lost).outcome == "right"
+
+
+@pytest.mark.parametrize("lost", ["source", "scheduler"])
+def test_what_is_not_known_to_be_kept_is_seen(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    join = Member.join
+    monkeypatch.setattr(Member, "join", lambda self: replace(join(self), coming=()))
+    handle = PolicyMachine.handle
+    monkeypatch.setattr(PolicyMachine, "handle", lambda self, event: [] if isinstance(event, Kept) else handle(self, event))
+    with pytest.raises(AssertionError):
+        assert asks_while_a_lease_comes(World(1, (1, 1)), lost).outcome == "right"
+
+
 # ---- everything at once ---------------------------------------------------------------------------------------------------
 
 
@@ -478,6 +520,7 @@ def judge(world: World) -> None:
     print(f"{sum(world.outcomes.values())} programs: {dict(world.outcomes)}; {sum(world.messages.values())} messages, {world.epoch} schedulers")
     print(f"migrations: {dict(world.migrations)}; suspensions: {dict(world.suspensions)}")
     assert world.outcomes["right"] > 200 and world.outcomes["gang right"] > 10 and world.migrations["done"] > 20
+    assert not world.outcomes["refused by a host"], "a host had not what the scheduler thought"
     assert world.suspensions["resumed"] > 5 and world.migrations["relocated"] > 3
 
 

@@ -24,6 +24,7 @@ from gpuvirt.server.policy.rights import Rights
 GIB = 1 << 30
 GRACE = 60.0  # seconds that a named lease lasts without being renewed
 IMPORTANT = 100  # users from this number on may ask for a priority
+REFUSED_BY_HOST = "the host that was to give its GPUs did not"
 HOPS = 6  # as often a client lets itself be sent elsewhere
 
 
@@ -80,6 +81,7 @@ class World:
     messages: Counter[str] = field(default_factory=Counter)
     migrations: Counter[str] = field(default_factory=Counter)
     passes: float = 1.0  # what part of what migrates comes through
+    carrying: tuple[float, float] = (0.01, 8.0)  # seconds that it takes, at least and at most
     moving: set[int] = field(default_factory=set)  # leases that are to migrate
     suspends: bool = False  # what gives way is suspended; else its keeper is asked to give it back
     suspensions: Counter[str] = field(default_factory=Counter)
@@ -310,7 +312,7 @@ class World:
             self.check(source)
             self.check(destination)
 
-        self.at(self.now + self.chance.uniform(0.01, 8.0), carried)
+        self.at(self.now + self.chance.uniform(*self.carrying), carried)
 
     # ---- who gives way --------------------------------------------------------------------------------------------------
 
@@ -396,7 +398,7 @@ class World:
 
     def over(self, client: Client, outcome: str) -> None:
         client.outcome = outcome
-        self.outcomes[outcome.split(":")[0]] += 1
+        self.outcomes["refused by a host" if REFUSED_BY_HOST in outcome else outcome.split(":")[0]] += 1
         if client in self.clients:
             self.clients.remove(client)
 

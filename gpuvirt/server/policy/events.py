@@ -79,6 +79,7 @@ class Restored:
         memory, compute: what is reserved on each device, as for `Asked`; priority, preemptible: likewise.
         gang, gang_size: as for `Asked`, where that is still known: those of a gang give way together.
         suspended: it had given way, and waits for these devices.
+        kept: the lease as which its devices have been kept until now (`Kept`), 0: none.
     """
 
     at: float
@@ -92,6 +93,7 @@ class Restored:
     suspended: bool = False
     gang: int = 0
     gang_size: int = 1
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,20 @@ class Migrated:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What a lease has at its destination is that of another lease from now on, until that is released: it migrates no more as far as is known, but
+    its destination may know better. Of a lease that has no destination nothing follows.
+
+    Attributes:
+        as_lease: a number not in use.
+    """
+
+    at: float
+    lease: int
+    as_lease: int
+
+
+@dataclass(frozen=True)
 class Stays:
     """A lease that was to be relocated (`instructions.Relocate`) has not asked for a destination, or has got none."""
 
@@ -197,5 +213,5 @@ class Passed:
     at: float
 
 
-_OfLeases = Asked | Restored | Released | Suspended | Moved | Migrate | Migrated | Stays
+_OfLeases = Asked | Restored | Released | Suspended | Moved | Migrate | Migrated | Kept | Stays
 Event = UserSet | UserRevoked | HostJoined | HostLeft | HostCordoned | _OfLeases | Passed

@@ -34,6 +34,7 @@ from gpuvirt.server.policy.events import (
     HostCordoned,
     HostJoined,
     HostLeft,
+    Kept,
     Migrate,
     Migrated,
     Moved,
@@ -108,6 +109,8 @@ class PolicyMachine(Books):
                 if (lease := self.leases.get(event.lease)) is not None and lease.devices and lease.suspended is None:
                     lease.preempted = lease.preempted and not event.done  # elsewhere it is asked anew
                     self.preemption.add(lease)
+            case Kept():
+                self._keep(event, out)
             case Stays():
                 self.rebalancing.ended(event.lease)
             case Released() | Passed():
@@ -273,6 +276,7 @@ class PolicyMachine(Books):
             del self.gangs[lease.gang.user, lease.gang.number]
 
     def _restore(self, event: Restored, out: list[Instruction]) -> None:
+        self._release(event.kept)
         shape = Shape(len(event.devices), event.memory, event.compute, placement=self._account(event.user).placement)
         there = event.lease not in self.leases and self.room.together(event.devices)
         if not there or not (event.suspended or all(self.room.fits(device, shape) for device in event.devices)):
@@ -288,6 +292,15 @@ class PolicyMachine(Books):
             self._wait_suspended(lease, self._at + SETTLE)
         else:
             self._give(lease, event.devices, out)
+
+    def _keep(self, event: Kept, out: list[Instruction]) -> None:
+        lease = self.leases.get(event.lease)
+        if lease is None or not lease.destination:
+            return
+        devices, lease.destination = lease.destination, ()
+        for device in devices:  # they are taken again before anybody is served
+            self.room.give_back(device, lease.shape)
+        self._restore(Restored(event.at, event.as_lease, lease.account.name, devices, lease.shape.memory, lease.shape.compute), out)
 
     def _restore_gang(self, lease: Lease, event: Restored) -> None:
         """It is one of a gang that has its GPUs; of one that assembles, because others of it have not heard that, it is none any more."""
