@@ -9,9 +9,10 @@ It keeps nothing that its members could not tell a successor: after a new start 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
+from gpuvirt.cluster.entries import Key, LeaseEntry, MemberEntry, keys, restored_event
 from gpuvirt.cluster.messages import (
     SILENCE,
     VERSION,
@@ -23,7 +24,6 @@ from gpuvirt.cluster.messages import (
     Elsewhere,
     Ended,
     Finish,
-    Held,
     HostEntry,
     Hosts,
     Join,
@@ -50,7 +50,7 @@ from gpuvirt.cluster.messages import (
     lowest_limit,
 )
 from gpuvirt.server.policy import events, instructions
-from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Kept, Moved, Passed, Released, Restored
+from gpuvirt.server.policy.events import Asked, HostCordoned, HostJoined, HostLeft, Kept, Moved, Passed, Released
 from gpuvirt.server.policy.instructions import End, Grant, Instruction, Lost, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.rights import Rights
@@ -72,54 +72,6 @@ PLACES_EVERY = 1.0  # seconds between two looks at who waits at which place
 COMING = 1 << 63  # in the number of what is kept for a lease that comes; those of leases are smaller
 
 Out = list[tuple[str, Message]]  # messages, each with the name of the member that it is for
-Key = tuple[str, bytes, bytes]
-
-
-@dataclass(eq=False)
-class _Member:
-    """heard: when something came of it last."""
-
-    number: int
-    entry: HostEntry
-    heard: float
-
-
-@dataclass(eq=False)
-class _Lease:
-    """A lease that waits, is being placed, or has GPUs.
-
-    Attributes:
-        askers: members whose clients wait for it, each with the number by which it knows it.
-        host: the member whose GPUs it has, "": none's.
-        placed: that member has agreed.
-        destination: the member to which it migrates, "": to none.
-        tries: hosts that did not take it.
-        told: what was said of its place last.
-    """
-
-    wanted: Wanted
-    askers: dict[str, int] = field(default_factory=dict)
-    host: str = ""
-    placed: bool = False
-    destination: str = ""
-    tries: int = 0
-    told: tuple[int, int, str] = (0, 0, "")
-
-
-def _keys(wanted: Wanted) -> Iterator[Key]:
-    """By what programs find a lease."""
-    if any(wanted.id):
-        yield "id", wanted.owner, wanted.id
-    elif any(wanted.launch):
-        yield "launch", wanted.owner, wanted.launch
-    elif any(wanted.process):
-        yield "process", wanted.owner, wanted.process
-
-
-def _restored(held: Held, now: float) -> Restored:
-    w = held.wanted
-    has = held.devices, w.memory, w.compute, w.priority, w.preemptible, held.suspended
-    return Restored(now, w.lease, w.user, *has, w.gang, w.gang_size)
 
 
 class Scheduler:
@@ -137,17 +89,17 @@ class Scheduler:
         self.epoch = epoch
         self.machine = PolicyMachine(rebalance=rebalance)
         self._began = began
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, MemberEntry] = {}
         self._names: dict[int, str] = {}  # the members' by their numbers
         self._hosts = 0
-        self._leases: dict[int, _Lease] = {}
+        self._leases: dict[int, LeaseEntry] = {}
         self._keys: dict[Key, int] = {}
         self._rights: dict[str, Rights] = {}
         self._expected = set(expected)
         # By the host, and the lease for which it keeps devices, though that migrates no more as far as is known here: as which lease the machine has
         # those.
         self._coming: dict[tuple[str, int], int] = {}
-        self._later: list[tuple[float, _Lease]] = []  # what is asked for anew, and when
+        self._later: list[tuple[float, LeaseEntry]] = []  # what is asked for anew, and when
         self._early: list[tuple[str, Wanted]] = []  # what was asked for, and where, before all was known
         self._looked = began
 
@@ -257,18 +209,18 @@ class Scheduler:
                 return
             askers = self._forget(name, now, out, {held.wanted.lease for held in join.held}, {each.lease for each in join.wanted})
         self._hosts += 1
-        member = self._members[name] = _Member(self._hosts, join.host, now)
+        member = self._members[name] = MemberEntry(self._hosts, join.host, now)
         self._names[member.number] = name
         out.append((name, Welcome(self.epoch)))
         held = [each for each in join.held if self._may_have(each.wanted, askers, now, out)]
         coming = {each.wanted.lease | COMING: replace(each, wanted=replace(each.wanted, lease=each.wanted.lease | COMING)) for each in join.coming}
-        had = tuple(_restored(each, now) for each in [*held, *coming.values()])
+        had = tuple(restored_event(each, now) for each in [*held, *coming.values()])
         done = self.machine.handle(HostJoined(now, member.number, join.host.memory, had, join.host.cordoned, join.host.rack))
         refused = {one.lease for one in done if isinstance(one, Refuse)}
         self._coming.update({(name, number & ~COMING): number for number in coming if number not in refused})
         mine = {each.wanted.lease: each.wanted for each in held if each.wanted.lease not in refused}
         for number, wanted in mine.items():
-            lease = self._leases[number] = _Lease(wanted, askers.get(number, {}), name, True)
+            lease = self._leases[number] = LeaseEntry(wanted, askers.get(number, {}), name, True)
             self._remember(lease)
         out += [(name, Finish(each.wanted.lease, TWICE)) for each in join.held if each.wanted.lease not in mine]
         self._tell_hosts(out)
@@ -348,13 +300,13 @@ class Scheduler:
             user = rights.event(now, wanted.user)
             self._carry_out(self.machine.handle(user), now, out)
 
-    def _remember(self, lease: _Lease) -> None:
-        for key in _keys(lease.wanted):
+    def _remember(self, lease: LeaseEntry) -> None:
+        for key in keys(lease.wanted):
             self._keys[key] = lease.wanted.lease
 
-    def _drop(self, number: int) -> _Lease:
+    def _drop(self, number: int) -> LeaseEntry:
         lease = self._leases.pop(number)
-        for key in _keys(lease.wanted):
+        for key in keys(lease.wanted):
             if self._keys.get(key) == number:
                 del self._keys[key]
         return lease
@@ -364,7 +316,7 @@ class Scheduler:
             self._early.append((asker, wanted))
             return
         self._know(wanted, now, out)
-        known = next((self._keys[key] for key in _keys(wanted) if key in self._keys), None)
+        known = next((self._keys[key] for key in keys(wanted) if key in self._keys), None)
         lease = self._leases.get(wanted.lease if known is None else known)
         if lease is not None:
             lease.askers[asker] = wanted.lease
@@ -374,16 +326,16 @@ class Scheduler:
         if any(wanted.id) and not wanted.gpus:  # of a program, which works under a lease that it names
             out.append((asker, Denied(wanted.lease, UNKNOWN)))
             return
-        lease = self._leases[wanted.lease] = _Lease(wanted, {asker: wanted.lease})
+        lease = self._leases[wanted.lease] = LeaseEntry(wanted, {asker: wanted.lease})
         self._remember(lease)
         self._ask(lease, now, out)
 
-    def _ask(self, lease: _Lease, now: float, out: Out) -> None:
+    def _ask(self, lease: LeaseEntry, now: float, out: Out) -> None:
         w = lease.wanted
         asked = Asked(now, w.lease, w.user, w.gpus, w.memory, w.compute, w.priority, w.no_wait, w.wait, w.gang, w.gang_size, w.preemptible)
         self._carry_out(self.machine.handle(asked), now, out)
 
-    def _again(self, lease: _Lease, now: float, out: Out, seconds: float = 0.0) -> None:
+    def _again(self, lease: LeaseEntry, now: float, out: Out, seconds: float = 0.0) -> None:
         """A lease that a host did not take is asked for anew after so many seconds, if somebody still waits for it. One of a gang is refused: the
         others have their GPUs, and whoever has asked for all of them is not to wait with those for the rest."""
         lease.host, lease.placed = "", False
@@ -429,7 +381,7 @@ class Scheduler:
                 case _:
                     pass  # places are told once in a while
 
-    def _place_at(self, lease: _Lease, devices: Sequence[int], migrates: bool, out: Out) -> str:
+    def _place_at(self, lease: LeaseEntry, devices: Sequence[int], migrates: bool, out: Out) -> str:
         """The host of the devices is told to keep them. Returns its name."""
         number = self.machine.room.host(devices[0])
         assert number is not None
@@ -462,7 +414,7 @@ class Scheduler:
         lease.placed = True
         self._tell_where(lease, out)
 
-    def _tell_where(self, lease: _Lease, out: Out) -> None:
+    def _tell_where(self, lease: LeaseEntry, out: Out) -> None:
         """Whoever waits for it hears where it is, and asks there from now on."""
         url = self._members[lease.host].entry.url
         out += [(asker, Elsewhere(number, url)) for asker, number in lease.askers.items() if asker != lease.host or number != lease.wanted.lease]
@@ -486,7 +438,7 @@ class Scheduler:
             if other.askers.get(sender) == number:
                 self._asker_gone(own, other, sender, now, out)
 
-    def _asker_gone(self, number: int, lease: _Lease, asker: str, now: float, out: Out) -> None:
+    def _asker_gone(self, number: int, lease: LeaseEntry, asker: str, now: float, out: Out) -> None:
         """A client does not wait any more; nobody else may."""
         lease.askers.pop(asker, None)
         if lease.askers or lease.placed:
@@ -501,7 +453,7 @@ class Scheduler:
         if lease is not None and lease.host == sender:
             self._carry_out(self.machine.handle(events.Suspended(now, number)), now, out)
 
-    def _shifted(self, member: _Member, shifted: Shifted, now: float, out: Out) -> None:
+    def _shifted(self, member: MemberEntry, shifted: Shifted, now: float, out: Out) -> None:
         first = self.machine.room.devices(member.number).start
         devices = tuple(first + device for device in shifted.devices)
         lease = self._leases.get(shifted.lease)
@@ -514,7 +466,7 @@ class Scheduler:
 
     # ---- migration ----------------------------------------------------------------------------------------------------
 
-    def _cordon(self, member: _Member, cordoned: bool, now: float, out: Out) -> None:
+    def _cordon(self, member: MemberEntry, cordoned: bool, now: float, out: Out) -> None:
         member.entry = replace(member.entry, cordoned=cordoned)
         self._carry_out(self.machine.handle(HostCordoned(now, member.number, cordoned)), now, out)
         self._tell_hosts(out)
@@ -535,7 +487,7 @@ class Scheduler:
             return
         self._carry_out(self.machine.handle(events.Migrate(now, asked.lease, to.number if to else None, asked.wait)), now, out)
 
-    def _placed_at_destination(self, lease: _Lease, placed: Placed, now: float, out: Out) -> None:
+    def _placed_at_destination(self, lease: LeaseEntry, placed: Placed, now: float, out: Out) -> None:
         if not placed.why_not:
             out.append((lease.host, Destination(placed.lease, self._members[lease.destination].entry)))
             return
@@ -560,7 +512,7 @@ class Scheduler:
         if lease is not None and lease.host == sender:
             self._carry_out(self.machine.handle(events.Stays(now, number)), now, out)
 
-    def _withdraw(self, lease: _Lease, text: str, now: float, out: Out) -> None:
+    def _withdraw(self, lease: LeaseEntry, text: str, now: float, out: Out) -> None:
         """A lease does not migrate any more, as far as is known. Nobody else gets what its destination keeps for it until that says so."""
         number, destination, lease.destination = lease.wanted.lease, lease.destination, ""
         if not destination:
@@ -576,7 +528,7 @@ class Scheduler:
             self._carry_out(self.machine.handle(Released(now, kept)), now, out)
         return kept is not None
 
-    def _arrived(self, member: _Member, arrived: Arrived, now: float, out: Out) -> None:
+    def _arrived(self, member: MemberEntry, arrived: Arrived, now: float, out: Out) -> None:
         """It is here and nowhere else: the host that had it has given it away before this one began."""
         wanted, name = arrived.held.wanted, member.entry.name
         lease = self._leases.get(wanted.lease)
@@ -591,12 +543,12 @@ class Scheduler:
         self._know(wanted, now, out)
         first = self.machine.room.devices(member.number).start
         devices = tuple(first + device for device in arrived.held.devices)
-        restored = _restored(replace(arrived.held, devices=devices), now)
+        restored = restored_event(replace(arrived.held, devices=devices), now)
         done = self.machine.handle(replace(restored, kept=self._coming.pop((name, wanted.lease), 0)))
         if any(isinstance(one, Refuse) and one.lease == wanted.lease for one in done):
             out.append((name, Finish(wanted.lease, TWICE)))
         else:
-            lease = self._leases[wanted.lease] = _Lease(wanted, askers.get(wanted.lease, {}), name, True)
+            lease = self._leases[wanted.lease] = LeaseEntry(wanted, askers.get(wanted.lease, {}), name, True)
             self._remember(lease)
             self._tell_where(lease, out)
         self._carry_out([one for one in done if one.lease != wanted.lease], now, out)
@@ -609,7 +561,7 @@ class Scheduler:
                 continue
             self._tell_place(lease, (*place, self.machine.why(number)), out)
 
-    def _tell_place(self, lease: _Lease, told: tuple[int, int, str], out: Out) -> None:
+    def _tell_place(self, lease: LeaseEntry, told: tuple[int, int, str], out: Out) -> None:
         if told != lease.told:
             lease.told = told
             out += [(asker, Waits(own, *told)) for asker, own in lease.askers.items()]
