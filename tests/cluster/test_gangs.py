@@ -10,6 +10,7 @@ from cluster.gangs import Gang
 from cluster.test_world import program
 from cluster.world import World
 
+from gpuvirt.cluster import entries
 from gpuvirt.cluster import scheduler as scheduler_module
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import Denied
@@ -187,7 +188,7 @@ def test_a_gang_is_suspended_and_resumed_as_a_whole(anew: bool) -> None:
 
 
 def test_a_gang_that_the_next_scheduler_takes_apart_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "Restored", lambda *args: Restored(*args[:-2]))
+    monkeypatch.setattr(entries, "Restored", lambda *args: Restored(*args[:-2]))
     counts: list[int] = []
 
     def between(world: World) -> None:
