@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 from cluster.gangs import Gang
-from cluster.test_world import program
-from cluster.world import World
+from cluster.world import World, program
 
 from gpuvirt.cluster import entries
 from gpuvirt.cluster import scheduler as scheduler_module

@@ -422,3 +422,8 @@ class World:
         assert not self.scheduler.machine.leases and not self.scheduler.machine.waiting, "the scheduler keeps leases"
         assert not self.scheduler.leases, "the scheduler remembers leases"
         assert {entry.name for entry in self.scheduler.hosts} == set(self.hosts), "the scheduler knows other hosts"
+
+
+def program(world: World, gpus: int = 1, at: str | None = None, lasts: float = 10.0, user: int = 1, compute: int = COMPUTE) -> Client:
+    name = world.chance.randbytes(16)
+    return Client(name, user, gpus, compute, lasts, at or world.chance.choice([*world.hosts]))
