@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -194,7 +195,7 @@ class Play:
             self.outcomes["moves"] += move.process.returncode == 0
             if move.process.returncode:
                 self.outcomes["stayed"] += 1
-                self.reasons[err.rpartition(": ")[2].strip()[:60]] += 1
+                self.reasons[re.sub(r"'.*?'", "…", err.rpartition(": ")[2].strip())[:60]] += 1
             assert "Traceback" not in err, err
         for name, (process, until) in list(self.drains.items()):
             if time.monotonic() >= until and process.poll() is not None and name not in self.off and name not in self.dead:
