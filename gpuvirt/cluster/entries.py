@@ -53,6 +53,7 @@ def keys(wanted: Wanted) -> Iterator[Key]:
 
 
 def restored_event(held: Held, now: float) -> Restored:
+    """For the policy: a host has this. Its devices are counted as `held` counts them."""
     w = held.wanted
     has = held.devices, w.memory, w.compute, w.priority, w.preemptible, held.suspended
     return Restored(now, w.lease, w.user, *has, w.gang, w.gang_size)

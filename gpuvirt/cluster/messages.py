@@ -367,7 +367,6 @@ class Relocate(Message):
 
     lease: int
     host: str
-    text: str
 
 
 @dataclass(frozen=True)

@@ -372,7 +372,7 @@ class Scheduler:
                 case End():
                     out.append((lease.host, Finish(one.lease, one.text)))
                 case instructions.Relocate():
-                    out.append((lease.host, Relocate(one.lease, self._names[one.host], one.text)))
+                    out.append((lease.host, Relocate(one.lease, self._names[one.host])))
                 case instructions.Destination():
                     lease.destination = self._place_at(lease, one.devices, True, out)
                 case instructions.NoDestination():

@@ -43,7 +43,7 @@ EACH = [
     m.Migrate(7, "elm", True),
     m.Migrated(7, False),
     m.Arrived(m.Held(WANTED, (1,))),
-    m.Relocate(7, "elm", "few are there"),
+    m.Relocate(7, "elm"),
     m.Stays(7),
     m.Destination(7, HOST),
     m.NoDestination(7, "full"),
