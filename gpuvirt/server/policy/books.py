@@ -13,6 +13,7 @@ from gpuvirt.server.policy.gangs import Gang
 from gpuvirt.server.policy.holding import HOLD_AFTER, Holdings
 from gpuvirt.server.policy.hosts import ONE, Hosts
 from gpuvirt.server.policy.instructions import Instruction
+from gpuvirt.server.policy.kinds import Kinds
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.preemption import Preemption
@@ -44,7 +45,7 @@ class Books:
         self._at = 0.0
         self._accounts: dict[str, Account] = {}
         self.holdings = Holdings(self.room)
-        self.waiting = Waiting(self.leases, self.holdings, self._clock)
+        self.waiting = Waiting(self.leases, self.holdings, self._clock, Kinds(self.room))
         self._lane = Lane(self.room)
         self._time_outs: list[tuple[float, int]] = []
         self._looks: list[float] = []  # when somebody may have waited for long enough that others give way

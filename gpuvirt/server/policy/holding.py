@@ -22,6 +22,7 @@ class Holding:
         missing: those of the devices that have no room yet.
         elder: it came by its age.
         since: when it began, seconds.
+        worth: of a gang: with what has become free since it was looked for the last time that may be enough.
     """
 
     lease: int
@@ -31,6 +32,7 @@ class Holding:
     since: float
     devices: set[int] = field(default_factory=set)
     missing: set[int] = field(default_factory=set)
+    worth: bool = True
 
 
 class Holdings:
@@ -108,12 +110,7 @@ class Holdings:
         be enough; for a lease `swap` does that, as all of its devices are on one host."""
         holding = self._leases.get(lease)
         own = holding.devices - holding.missing if holding is not None and shape.part else set[int]()
-        for device in own:
-            self._room.hold(device, False)
-        found = self._room.find(shape, near=near)
-        for device in own:
-            self._room.hold(device, True)
-        return found
+        return self._room.find_with(own, shape, near) if own else self._room.find(shape, near=near)
 
     def by_age(self, holding: Holding) -> None:
         """It is that of the eldest."""
@@ -137,6 +134,7 @@ class Holdings:
             self._stirred.add(host)
             if device in holding.missing and self._room.fits(device, holding.shape):
                 holding.missing.discard(device)
+                holding.worth = True
 
     def stirred(self) -> list[Holding]:
         """Those on whose hosts there is more room than at the last call."""
@@ -156,5 +154,5 @@ class Holdings:
                 holding.devices.add(device)
                 self._room.hold(left, False)
                 self._room.hold(device, True)
-                swapped = True
+                swapped = holding.worth = True
         return swapped

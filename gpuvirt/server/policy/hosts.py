@@ -156,6 +156,7 @@ class Hosts:
         self._rows: list[_Host] = []
         self._of: list[_Host] = []  # the host of each device
         self._counts: _Counts | None = None
+        self._changed_rows: dict[int, bool] = {}  # since they were last asked for, and whether something has become free there
         if memory:
             self.join(ONE, memory)
 
@@ -182,6 +183,7 @@ class Hosts:
         self._cordoned.discard(joined.row)
         self.total[joined.first : joined.devices.stop] = memory
         self._hosts[host] = joined
+        self._changed_rows[joined.row] = True
         if self._counts is None and len(self._rows) > 1:
             self._counts = _Counts(self._rows)
         elif self._counts is not None:
@@ -193,6 +195,7 @@ class Hosts:
         gone = self._hosts.pop(host)
         self._cordoned.discard(gone.row)
         gone.number = None
+        self._changed_rows[gone.row] = True
         self.total[gone.first : gone.devices.stop] = [0] * len(gone.devices)
         if self._counts is not None:
             self._counts.host_changed(gone)
@@ -202,6 +205,7 @@ class Hosts:
         """Whether `find` leaves out all of a host's devices from now on."""
         found = self._hosts[host]
         found.cordoned = cordoned
+        self._changed_rows[found.row] = True
         (self._cordoned.add if cordoned else self._cordoned.discard)(found.row)
         if self._counts is not None:
             self._counts.host_changed(found)
@@ -302,6 +306,17 @@ class Hosts:
         """How many leases a device of a host has, on average."""
         return self._hosts[host].room.load
 
+    def find_with(self, held: Collection[int], shape: Shape, near: Near | None = None) -> list[int]:
+        """As `find`, which looks at these devices, too, though they are held."""
+        changed = self._changed_rows.copy()
+        for device in held:
+            self.hold(device, False)
+        found = self.find(shape, near=near)
+        for device in held:
+            self.hold(device, True)
+        self._changed_rows = changed
+        return found
+
     def find(self, shape: Shape, most: int | None = None, host: int | None = None, near: Near | None = None) -> list[int]:
         """Devices of one host with room for a lease, the best first: as many as it wants (`most` if given). Where no host has so many, none; with
         `host`, or where there is but one, those that it has.
@@ -355,6 +370,13 @@ class Hosts:
             rank = rank - counts.racks.near(names) * (len(self.total) if shape.placement == PACK else TIE)
         return counts.best(able, rank)
 
+    def changed(self) -> list[tuple[int, Room | None, bool]]:
+        """By row, the hosts whose devices are free to another degree than at the last call, None: it lends none; and whether something has become
+        free there."""
+        changed, self._changed_rows = self._changed_rows, {}
+        rows = [(self._rows[row], gained) for row, gained in changed.items()]
+        return [(row.row, None if row.number is None or row.cordoned else row.room, gained) for row, gained in rows]
+
     def most_free(self, shape: Shape) -> int:
         """The most devices with room for the lease that one host has, for a gang those of all hosts; at most as many as it wants."""
         if self._counts is None:
@@ -400,6 +422,7 @@ class Hosts:
         """A lease gets the device."""
         host, local = self._at(device)
         host.room.take(local, shape)
+        self._changed_rows.setdefault(host.row, False)
         if self._counts is not None:
             self._counts.note(host, local)
 
@@ -407,6 +430,7 @@ class Hosts:
         """A lease does not have the device any more."""
         host, local = self._at(device)
         host.room.give_back(local, shape)
+        self._changed_rows[host.row] = True
         if self._counts is not None:
             self._counts.note(host, local)
 
@@ -414,5 +438,6 @@ class Hosts:
         """Whether `find` leaves the device out from now on."""
         host, local = self._at(device)
         host.room.hold(local, held)
+        self._changed_rows[host.row] = not held or self._changed_rows.get(host.row, False)
         if self._counts is not None:
             self._counts.note(host, local)

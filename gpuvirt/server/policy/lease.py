@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuvirt.server.policy.events import Asked
 from gpuvirt.server.policy.gangs import Gang
+from gpuvirt.server.policy.kinds import Kind
 from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account
 
@@ -20,6 +21,7 @@ class Lease:
         destination: those of another host that it has beside them until it has migrated.
         rate: GPUs for which it counts in its user's share.
         gang: which it is of, or is.
+        kind: while it waits for GPUs.
         until: when it is refused, None: it may wait.
         preempted: it was asked to give way.
         suspended: it has given way and kept all but its devices, which are others'; since when it waits for them, seconds. None: it has them.
@@ -34,6 +36,7 @@ class Lease:
     destination: tuple[int, ...] = ()
     rate: float = 0.0
     gang: Gang | None = None
+    kind: Kind | None = None
     until: float | None = None
     preempted: bool = False
     suspended: float | None = None

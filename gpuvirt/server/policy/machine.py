@@ -6,7 +6,7 @@ that has left is over, and what waits goes on waiting.
 **Order.** That of waiting.py.
 
 **Backfill.** What does not fit does not stop what does: leases further back in the order are granted past it, also those of the same user where its
-quota is not what they wait for (waiting.Walk). Three rules end that:
+quota is not what they wait for (passes.py). Three rules end that:
 
 - *The first in the order holds.* Once it has waited for `HOLD_AFTER`, devices are held for it: they take no other lease (holding.py). One lease
   holds at a time, until it is granted; in a pool of N hosts the first N / 8, on different ones. Its devices are free when the leases that they had
@@ -50,6 +50,7 @@ from gpuvirt.server.policy.gangs import ASSEMBLY, Gang, slices
 from gpuvirt.server.policy.holding import HOLD_AFTER
 from gpuvirt.server.policy.instructions import End, Grant, Hold, Instruction, Lost, Preempt, Queue, Refuse, TimedOut
 from gpuvirt.server.policy.lease import Lease
+from gpuvirt.server.policy.passes import Pass
 from gpuvirt.server.policy.preemption import PREEMPT_AFTER, PREEMPT_AGAIN
 from gpuvirt.server.policy.reasons import count_text
 from gpuvirt.server.policy.room import Shape
@@ -200,10 +201,13 @@ class PolicyMachine(Books):
         asked = lease.asked
         self.leases[lease.id] = lease
         self.waiting.add(lease, self._at)
-        devices = self.room.find(lease.shape, near=partial(self._near, lease)) if self.waiting.has_turn(lease) else []
+        has_turn = self.waiting.has_turn(lease)
+        devices = self.room.find(lease.shape, near=partial(self._near, lease)) if has_turn else []
         if len(devices) == lease.shape.gpus:
             self._grant(lease, devices, out)
             return
+        if has_turn and lease.kind:
+            self.waiting.kinds.in_vain(lease.kind)
         place = self.place(lease.id)
         assert place is not None
         why = self.why(lease.id)
@@ -435,47 +439,45 @@ class PolicyMachine(Books):
         self._go_on_holding(out)
         self._choose_elder(out)
         self._go_on_holding(out)
-        ahead = self._clock.ahead
-        heap = [(walk.entry[0], walk.account.key(ahead), walk.entry[1], walk) for walk in self.waiting.walks() if walk.entry]
-        heapq.heapify(heap)
-        first = -heap[0][0] if heap else -PRIORITIES
+        first = self.waiting.highest(-PRIORITIES)
         self.suspension.let_go_below(first)
-        unfit: list[Shape] = []
-        looked = 0
-        let_go = False
-        while heap and looked < LOOK:
-            negative, _, _, walk = heapq.heappop(heap)
-            let_go = self.suspension.resume(suspended, -negative, first, self._at, out) or let_go
-            assert walk.entry is not None
-            lease, account = self.leases[walk.entry[2]], walk.account
-            holds = self.holdings.of(lease.id) is not None
-            if not holds and account.quota and account.gpus + walk.spoken + lease.shape.gpus > account.quota:
-                continue  # and neither do those behind it get what it waits for
-            hopeless = not (holds and lease.gang) and any(lease.shape.wants_at_least(shape) for shape in unfit)
-            devices = [] if hopeless else self.holdings.find(lease.id, lease.shape, partial(self._near, lease))
-            if len(devices) == lease.shape.gpus:
-                if holds:
-                    walk.spoken -= lease.shape.gpus
-                    let_go = True
-                self._grant(lease, devices, out)
-                walk.granted(unfit)
-                if holds and all_of_it:
-                    suspended = self.suspension.in_order()  # what was held for it, and is not needed, may be theirs
-            else:
-                if not hopeless:
-                    unfit = [other for other in unfit if not other.wants_at_least(lease.shape)]
-                    unfit.append(lease.shape)
-                if not holds:
-                    if looked != 0 or not (self._preempt(lease, out) or (self._may_hold(lease) and self._hold(lease, out, elder=False))):
-                        if not all_of_it:
-                            return
-                        looked += 1
-                    walk.spoken += lease.shape.gpus
-                walk.in_vain(unfit)
-            if walk.entry is not None:
-                heapq.heappush(heap, (walk.entry[0], account.key(ahead), walk.entry[1], walk))
+        let_go = self._look(suspended, first, out, all_of_it)
         if self.suspension.resume(suspended, -PRIORITIES, first, self._at, out) or let_go:
             self._serve(out, all_of_it)  # what was held and is not needed may be enough for others
+
+    def _look(self, suspended: list[Lease], first: int, out: list[Instruction], all_of_it: bool) -> bool:
+        """Looks once at what waits. Returns whether something is held no more.
+
+        Args:
+            suspended, first: as for `Suspension.resume`.
+        """
+        looked, let_go = 0, False
+        look = Pass(self.waiting, self.holdings, may_hold=not all_of_it or not (self.holdings.full or self._lane.next))
+        for lease, to_hold in look:
+            let_go = self.suspension.resume(suspended, lease.asked.priority, first, self._at, out) or let_go
+            if to_hold:
+                if not (self._preempt(lease, out) or (self._may_hold(lease) and self._hold(lease, out, elder=False))):
+                    if not all_of_it:
+                        break
+                    look.may_hold = False
+                continue
+            holding, kind = self.holdings.of(lease.id), lease.kind
+            devices = self.holdings.find(lease.id, lease.shape, partial(self._near, lease))
+            if len(devices) == lease.shape.gpus:
+                self._grant(lease, devices, out)
+                self.waiting.kinds.look()
+                if holding:
+                    let_go = True
+                    if all_of_it:
+                        suspended[:] = self.suspension.in_order()  # what was held for it, and is not needed, may be theirs
+            elif kind is not None:
+                self.waiting.kinds.in_vain(kind)
+                if holding:
+                    holding.worth = False
+                looked += holding is None
+                if looked == LOOK:
+                    break
+        return let_go
 
     # ---- holding ------------------------------------------------------------------------------------------------------
 

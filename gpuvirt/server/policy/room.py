@@ -124,6 +124,17 @@ class Room:
         else:
             yield from (key for key in reversed(self._spread) if key[1])
 
+    def computes(self) -> list[int]:
+        """How much compute is free of devices that `find` looks at, each amount once, ascending."""
+        return [*dict.fromkeys(compute for compute, _ in self._packed)]
+
+    def most_memory(self, compute: int, most: int) -> list[int]:
+        """The free memory of devices that `find` looks at and that have so much compute free, the most first; of so many of them at least, if there
+        are more."""
+        found = [memory for (_, free), level in self._levels.items() if free >= compute for memory, _ in level[-most:]]
+        found.sort(reverse=True)
+        return found
+
     def emptiest(self, shape: Shape) -> list[int]:
         """As many devices as the lease wants that are large enough for it, those with the fewest leases first; fewer when too many are held."""
         found = list[int]()

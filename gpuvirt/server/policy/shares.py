@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from gpuvirt.server.policy.room import Shape
+from gpuvirt.server.policy.kinds import Kind
 
 Entry = tuple[int, int, int]
 
@@ -75,7 +75,7 @@ class Account:
     gpus: int = 0
     rate: float = 0.0
     queue: list[Entry] = field(default_factory=list)
-    kinds: dict[Shape, list[Entry]] = field(default_factory=dict)
+    kinds: dict[Kind, list[Entry]] = field(default_factory=dict)
     first_since: float = 0.0
     leases: set[int] = field(default_factory=set)
     _past: float = 0.0
@@ -101,19 +101,19 @@ class Account:
         """Its use, GPU-seconds, faded."""
         return (self._past + self.rate * clock.until_now) / clock.factor
 
-    def queue_up(self, at: float, entry: Entry, shape: Shape) -> None:
+    def queue_up(self, at: float, entry: Entry, kind: Kind) -> None:
         first = self.queue[0] if self.queue else None
         insort(self.queue, entry)
-        insort(self.kinds.setdefault(shape, []), entry)
+        insort(self.kinds.setdefault(kind, []), entry)
         if self.queue[0] is not first:
             self.first_since = at
 
-    def leave(self, at: float, entry: Entry, shape: Shape) -> None:
+    def leave(self, at: float, entry: Entry, kind: Kind) -> None:
         """Takes an entry out of the queue."""
-        kind = self.kinds[shape]
-        del kind[bisect_left(kind, entry)]
-        if not kind:
-            del self.kinds[shape]
+        alike = self.kinds[kind]
+        del alike[bisect_left(alike, entry)]
+        if not alike:
+            del self.kinds[kind]
         index = bisect_left(self.queue, entry)
         del self.queue[index]
         if index == 0:

@@ -6,18 +6,13 @@ order where its quota is what they wait for.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 from gpuvirt.server.policy.holding import Holdings
+from gpuvirt.server.policy.kinds import Kinds
 from gpuvirt.server.policy.lease import Lease
-from gpuvirt.server.policy.room import Shape
 from gpuvirt.server.policy.shares import Account, Clock, Entry
-
-# It bounds the time of a decision what one pass looks at in vain: so many leases of a user; and in how many kinds it sorts those of all users.
-LOOK_USER, KINDS = 8, 128
 
 
 class Waiting:
@@ -26,10 +21,13 @@ class Waiting:
     Args:
         leases: all of the pool, by their numbers.
         holdings: what is held, for some of those that wait and for others.
+
+    Attributes:
+        kinds: of what waits.
     """
 
-    def __init__(self, leases: Mapping[int, Lease], holdings: Holdings, clock: Clock) -> None:
-        self._leases, self._holdings, self._clock = leases, holdings, clock
+    def __init__(self, leases: Mapping[int, Lease], holdings: Holdings, clock: Clock, kinds: Kinds) -> None:
+        self._leases, self._holdings, self._clock, self.kinds = leases, holdings, clock, kinds
         self._accounts: dict[str, Account] = {}
         self._count = 0
 
@@ -43,7 +41,8 @@ class Waiting:
 
     def add(self, lease: Lease, at: float) -> None:
         account = lease.account
-        account.queue_up(at, lease.entry, lease.shape)
+        lease.kind = self.kinds.add(lease.shape, account.name)
+        account.queue_up(at, lease.entry, lease.kind)
         self._accounts[account.name] = account
         self._count += 1
 
@@ -51,8 +50,12 @@ class Waiting:
         """It waits no more, and nothing is held for it."""
         if self._holdings.of(lease.id):
             self._holdings.let_go(lease.id)
-        account = lease.account
-        account.leave(at, lease.entry, lease.shape)
+        account, kind = lease.account, lease.kind
+        assert kind is not None
+        lease.kind = None
+        account.leave(at, lease.entry, kind)
+        if kind not in account.kinds:
+            self.kinds.remove(kind, account.name)
         if not account.queue:
             del self._accounts[account.name]
         self._count -= 1
@@ -85,13 +88,18 @@ class Waiting:
             kept[holder.account.name] += holder.shape.gpus
         return kept
 
-    def walks(self) -> list[Walk]:
-        """One over the leases of each user; all of them are one pass."""
-        kinds = Budget(KINDS)
-        holders: dict[str, list[Lease]] = {}
-        for holder in self.holders():
-            holders.setdefault(holder.account.name, []).append(holder)
-        return [Walk(account, holders.get(account.name, ()), kinds) for account in self.accounts]
+    def highest(self, default: int) -> int:
+        """The highest priority of any of them."""
+        return max((-account.queue[0][0] for account in self.accounts), default=default)
+
+    def lease(self, entry: Entry) -> Lease:
+        """What an entry of a user's queue is of."""
+        return self._leases[entry[2]]
+
+    @property
+    def ahead(self) -> float:
+        """The clock's: what is compared by `Account.key`."""
+        return self._clock.ahead
 
     def has_turn(self, lease: Lease) -> bool:
         """Whether the quota has room for the lease and for those of its user that are ahead of it."""
@@ -105,78 +113,3 @@ class Waiting:
             if not self._holdings.of(entry[2]):
                 room -= self._leases[entry[2]].shape.gpus
         return room >= 0
-
-
-@dataclass
-class Budget:
-    """What a pass may still do."""
-
-    left: int
-
-
-class Walk:
-    """A pass over the waiting leases of one user, in its order: which is to be looked at, and after that which.
-
-    Whoever has no quota is not kept from what else it waits for by leases that want at least what nobody can have at the moment: they are passed
-    over, however many they are, as long as the pass may sort what waits. With a quota each of them is looked at, for what is ahead of a lease counts
-    for the quota, too.
-
-    Args:
-        holders: its leases for which devices are held. Those of gangs are looked at whatever there is for others.
-        kinds: which the walks of one pass may look at.
-
-    Attributes:
-        entry: of the lease that is to be looked at, None: of no more.
-        spoken: GPUs of its quota that are for leases that come before that.
-    """
-
-    def __init__(self, account: Account, holders: Sequence[Lease], kinds: Budget) -> None:
-        self.account, self._budget = account, kinds
-        self._sorts = not account.quota
-        self.spoken = sum(holder.shape.gpus for holder in holders)
-        self.entry: Entry | None = account.queue[0]
-        self._holders = {lease.entry for lease in holders if lease.gang}
-        self._shape: Shape | None = None  # the kind of what is looked at, None: of the first of all, or of a holder
-        self._vain = 0
-        self._next: list[tuple[Entry, Shape | None]] | None = None  # a heap: the first of each kind, and holders
-
-    def granted(self, unfit: Sequence[Shape]) -> None:
-        """What was looked at waits no more. unfit: what nobody can have at the moment."""
-        if self._next is not None and self._shape is not None:
-            self._push(self._shape)
-        self._go_on(unfit)
-
-    def in_vain(self, unfit: Sequence[Shape]) -> None:
-        """It waits on, and all of its kind."""
-        self._vain += 1
-        self._go_on(unfit)
-
-    def _go_on(self, unfit: Sequence[Shape]) -> None:
-        queue, last = self.account.queue, self.entry
-        self.entry = None
-        if self._vain == LOOK_USER:
-            return
-        if self._next is None and self._sorts:
-            self._sorts = len(self.account.kinds) <= self._budget.left
-        if not self._sorts:
-            self.entry = queue[self._vain] if self._vain < len(queue) else None
-            return
-        if self._next is None:
-            self._budget.left -= len(self.account.kinds)
-            self._next = [(entry, None) for entry in self._holders if entry != last]
-            for shape in self.account.kinds:
-                if not any(shape.wants_at_least(other) for other in unfit):
-                    self._push(shape)
-        while self._next:
-            entry, self._shape = heapq.heappop(self._next)
-            if self._shape is None or not any(self._shape.wants_at_least(other) for other in unfit):
-                self.entry = entry
-                return
-
-    def _push(self, shape: Shape) -> None:
-        """The first of a kind for which nothing is held is to be looked at."""
-        assert self._next is not None
-        for entry in self.account.kinds.get(shape, ()):
-            if entry not in self._holders:
-                heapq.heappush(self._next, (entry, shape))
-                return

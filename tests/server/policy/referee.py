@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuvirt.server.policy.events import (
@@ -41,10 +41,10 @@ from gpuvirt.server.policy.instructions import (
     TimedOut,
 )
 from gpuvirt.server.policy.machine import LOOK, PolicyMachine
+from gpuvirt.server.policy.passes import LOOK_USER
 from gpuvirt.server.policy.rebalancing import LIMIT as REBALANCE_LIMIT
 from gpuvirt.server.policy.shares import AHEAD, HALF_LIFE
 from gpuvirt.server.policy.suspension import SETTLE
-from gpuvirt.server.policy.waiting import LOOK_USER
 
 
 @dataclass
@@ -393,25 +393,19 @@ class Referee:
         """Of a gang: when it was the last time that all of it had been asked for."""
         return max(self.leases[number].arrival for number in self._parts(known.asked.lease))
 
-    def _looks_too_often(self, waiting: dict[int, Known], held: Collection[int]) -> bool:
-        """Whether a pass may stop before it has seen all: of a user with a quota it sees each lease, of another one each kind, and what holds."""
-        seen = set[tuple[object, ...]]()
-        for number, known in waiting.items():
-            asked = known.asked
-            each = number if number in held or (asked.user in self.users and self.users[asked.user].gpus) else 0
-            seen.add((asked.user, each, asked.gpus, asked.memory, asked.compute, asked.gang_size))
-        of_users = Counter(user for user, *_ in seen)
-        return len(seen) >= LOOK or max(of_users.values(), default=0) >= LOOK_USER
+    def _not_looked_at(self, waiting: dict[int, Known]) -> set[str]:
+        """Users of whose leases a pass may not see all: it sees each of a user with a quota, and of gangs each kind."""
+        gangs = {(known.asked.gpus, known.asked.memory, known.asked.compute, known.asked.gang_size) for known in waiting.values() if known.asked.gang}
+        of_users = Counter(known.asked.user for known in waiting.values())
+        return {u for u, count in of_users.items() if len(gangs) >= LOOK or (u in self.users and self.users[u].gpus and count >= LOOK_USER)}
 
     def _check_nothing_idle(self, waiting: dict[int, Known], memory: list[int], compute: list[int], gpus: dict[str, int]) -> None:
-        """What waits does not fit. (Only where there is so little of it that a pass sees all.)"""
-        every = self._held()
-        if self._looks_too_often(waiting, every):
-            return
+        """What waits does not fit."""
+        every, unseen = self._held(), self._not_looked_at(waiting)
         held = {device for devices in every.values() for device in devices}
         for number, known in waiting.items():
             asked = known.asked
-            if self._assembles(known):
+            if asked.user in unseen or self._assembles(known):
                 continue
             if number in every:
                 own = every[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,11 +30,12 @@ from gpuvirt.server.policy.events import (
 from gpuvirt.server.policy.holding import HOLD_AFTER, Holdings
 from gpuvirt.server.policy.hosts import Hosts, Near
 from gpuvirt.server.policy.instructions import Instruction, Lost
+from gpuvirt.server.policy.kinds import Kind, Kinds
 from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.policy.migrations import Migrations
 from gpuvirt.server.policy.preemption import Choice, Preemption
-from gpuvirt.server.policy.room import Shape
+from gpuvirt.server.policy.room import Room, Shape
 from gpuvirt.server.policy.suspension import Suspension
 from gpuvirt.server.policy.waiting import Waiting
 
@@ -286,7 +287,7 @@ class Of(PolicyMachine):
         super().__init__()
         self.room = room(memory)
         self.holdings = Holdings(self.room)
-        self.waiting = Waiting(self.leases, self.holdings, self._clock)
+        self.waiting = Waiting(self.leases, self.holdings, self._clock, Kinds(self.room))
         self.migrations = Migrations(self.room, self.leases, self._give_back)
         self.preemption = Preemption(self.room, self.holdings)
         self.suspension = Suspension(self.room, self.holdings, self.leases, HOLD_AFTER, self._take)
@@ -503,6 +504,62 @@ class Stays(PolicyMachine):
             super()._ask_to_give_way(leases, text, out)
 
 
+class Given(Hosts):
+    """What is given back is not looked at again."""
+
+    def give_back(self, device: int, shape: Shape) -> None:
+        before = self._changed_rows.copy()
+        super().give_back(device, shape)
+        self._changed_rows = before
+
+
+class LetGo(Hosts):
+    """Nor what is not held any more."""
+
+    def hold(self, device: int, held: bool) -> None:
+        before = self._changed_rows.copy()
+        super().hold(device, held)
+        self._changed_rows = before
+
+
+class WithLess(Kinds):
+    """Where there is no room for a kind there is none for what wants less."""
+
+    def in_vain(self, kind: Kind) -> None:
+        for other in [other for other in self._able if kind.shape.wants_at_least(other.shape)]:
+            super().in_vain(other)
+        super().in_vain(kind)
+
+
+class NotParts(Kinds):
+    """A gang is looked for where a host has room for all of it."""
+
+    def _with_room(self, room: Room) -> Iterator[Kind]:
+        return (kind for kind in super()._with_room(room) if kind.shape.gpus == kind.shape.together)
+
+
+class NotOwn(Holdings):
+    """What becomes free of the devices that are held for a gang is not looked at with others."""
+
+    def freed(self, device: int) -> None:
+        worth = {holding: holding.worth for holding in self}
+        super().freed(device)
+        for holding in self:
+            holding.worth = worth[holding]
+
+
+def holds(kind: type[Holdings]) -> PolicyMachine:
+    machine = PolicyMachine()
+    machine.holdings = machine.waiting._holdings = machine.preemption._holdings = machine.suspension._holdings = kind(machine.room)
+    return machine
+
+
+def sorts(kinds: type[Kinds]) -> PolicyMachine:
+    machine = PolicyMachine()
+    machine.waiting.kinds = kinds(machine.room)
+    return machine
+
+
 def suspends(kind: type[Suspension]) -> PolicyMachine:
     machine = PolicyMachine()
     machine.suspension = kind(machine.room, machine.holdings, machine.leases, HOLD_AFTER, machine._take)
@@ -522,6 +579,11 @@ OF_HOSTS = {
     "granted partially|is in the order|lost": GoesOn,
     "is cordoned": lambda: Of(NoCordon, ()),
     "more (memory|compute)": Beside,
+    "waits for GPUs that are free": lambda: Of(Given, ()),
+    "for GPUs that are free": lambda: Of(LetGo, ()),
+    "GPUs that are free": lambda: sorts(WithLess),
+    "that are free": lambda: sorts(NotParts),
+    "are free": lambda: holds(NotOwn),
     "not on one host|held for another": lambda: Of(OverHosts, ()),
     "was not told": Silent,
     "that is there|not another host": lambda: Of(Haunted, ()),

@@ -8,12 +8,13 @@ from collections import Counter
 import pytest
 from server.policy.referee import Referee
 from server.policy.simulation import DAY, Job, Simulation
+from server.policy.test_waiting import first_only
 
-from gpuvirt.server.policy import waiting
 from gpuvirt.server.policy.eldest import bound
 from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, HostLeft, UserSet
 from gpuvirt.server.policy.holding import Holdings
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.passes import Pass
 from gpuvirt.server.policy.shares import Account
 
 GIB = 1 << 30
@@ -179,8 +180,8 @@ def test_ten_days_on_two_hundred_hosts() -> None:
 
 @pytest.mark.wide
 def test_gangs_that_keep_their_users_others_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliberate fault: behind eight leases that nobody can have their user gets nothing else."""
-    monkeypatch.setattr(waiting, "KINDS", 0)
+    """Deliberate fault: behind a lease that nobody can have its user gets nothing else."""
+    monkeypatch.setattr(Pass, "_by_kind", first_only)
     labs = Labs(WEIGHTS, 200, 3, 2 * GANGS)
     labs.run(WARM + 10 * DAY)
     assert labs.unfairness() > 0.03

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from gpuvirt.server.policy import waiting
 from gpuvirt.server.policy.events import COMPUTE, Asked, HostJoined, Released, UserSet
 from gpuvirt.server.policy.instructions import Grant, Instruction
+from gpuvirt.server.policy.lease import Lease
 from gpuvirt.server.policy.machine import PolicyMachine
+from gpuvirt.server.policy.passes import Pass
+from gpuvirt.server.policy.shares import Account
 
 GIB = 1 << 30
 
@@ -41,7 +45,11 @@ def test_where_a_quota_is_the_reason_the_order_holds() -> None:
 
 
 def test_nobody_is_kept_back_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliberate fault: a pass sorts no kinds."""
-    monkeypatch.setattr(waiting, "KINDS", 0)
+    """Deliberate fault: a user's first lease keeps its others back."""
+    monkeypatch.setattr(Pass, "_by_kind", first_only)
     _, out = behind_many()
     assert not [one for one in out if isinstance(one, Grant)]
+
+
+def first_only(self: Pass, account: Account) -> Iterator[Lease]:
+    yield self._waiting.lease(account.queue[0])
