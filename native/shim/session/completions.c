@@ -12,6 +12,7 @@
 #endif
 
 struct held {
+    uint64_t arrival; /* counts completions that were held, of all streams */
     uint64_t upto, bulk;
     uint64_t behind; /* of EXPECT_BEHIND */
     int status;
@@ -24,10 +25,13 @@ struct queue {
     struct held *first, *last;
     struct held *failed; /* the first with a status, if it is not tried yet: copies that the others wait for may never come because of it */
     struct queue *in_bucket;
-    struct queue *next, **link; /* in the list of all */
+    struct queue *next, *previous; /* in the list of all */
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct queue *buckets[BUCKETS], *all;
+static struct queue *buckets[BUCKETS];
+/* By the arrival of their first: what a program sees of several streams is the order in which the server said it. */
+static struct queue *all, *all_last;
+static uint64_t arrivals;
 static _Atomic size_t n_held;
 
 static struct queue **find(uint64_t stream) {
@@ -48,10 +52,22 @@ static enum expect_outcome attempt(const struct queue *q, struct held *h) {
 
 static bool is_over(enum expect_outcome outcome) { return outcome == EXPECT_ENDED || outcome == EXPECT_MISSING; }
 
+static void unlist(struct queue *q) {
+    *(q->previous ? &q->previous->next : &all) = q->next;
+    *(q->next ? &q->next->previous : &all_last) = q->previous;
+}
+
+/* before: NULL: as the last. */
+static void list(struct queue *q, struct queue *before) {
+    q->next = before;
+    q->previous = before ? before->previous : all_last;
+    *(q->previous ? &q->previous->next : &all) = q;
+    *(before ? &before->previous : &all_last) = q;
+}
+
 static void remove_queue(struct queue *q) {
     *find(q->stream) = q->in_bucket;
-    *q->link = q->next;
-    if (q->next) q->next->link = q->link;
+    unlist(q);
     free(q);
 }
 
@@ -61,10 +77,8 @@ static struct queue *queue_of(uint64_t stream) {
     if (q || !(q = calloc(1, sizeof *q))) return q;
     q->stream = stream;
     *at = q;
-    q->next = all;
-    q->link = &all;
-    if (all) all->link = &q->next;
-    return all = q;
+    list(q, NULL);
+    return q;
 }
 
 /* The completion is counted before it is tried: whoever makes it possible and finds nothing held has done so before the try. lock held. */
@@ -77,7 +91,8 @@ static bool hold(uint64_t stream, struct held new, enum expect_outcome *outcome)
     if (last && last->bulk > new.bulk) new.bulk = last->bulk;
     *outcome = attempt(q, &new);
     bool done = is_over(*outcome), kept = true;
-    if (!done && last && last->bulk == new.bulk && last->behind == new.behind) { /* two that wait for the same are one */
+    /* Two that wait for the same are one, if no other stream's has come between them. */
+    if (!done && last && last->bulk == new.bulk && last->behind == new.behind && last->arrival == arrivals) {
         if (new.upto > last->upto) last->upto = new.upto;
         if (new.status) last->status = new.status;
         if (new.status && !q->failed) q->failed = last;
@@ -86,6 +101,7 @@ static bool hold(uint64_t stream, struct held new, enum expect_outcome *outcome)
     struct held *h = done ? NULL : malloc(sizeof *h);
     if (h) {
         *h = new;
+        h->arrival = ++arrivals;
         *(last ? &last->next : &q->first) = h;
         q->last = h;
         if (h->status && !q->failed) q->failed = h;
@@ -123,20 +139,29 @@ static bool first_is_over(struct queue *q, bool *missing) {
     return is_over(outcome);
 }
 
+/* Takes out the first of a queue, which then has its place by the next one. Returns the queue to go on with. lock held. */
+static struct queue *take_first(struct queue *q) {
+    struct queue *next = q->next, *before = next;
+    struct held *h = q->first;
+    if (!(q->first = h->next)) q->last = NULL;
+    if (q->failed == h) q->failed = NULL;
+    free(h);
+    atomic_fetch_sub(&n_held, 1);
+    if (!q->first) {
+        remove_queue(q);
+        return next;
+    }
+    while (before && before->first->arrival < q->first->arrival) before = before->next;
+    if (before == next) return q;
+    unlist(q);
+    list(q, before);
+    return next;
+}
+
 /* Whether one turned out to be false; lock held. */
 static bool publish_held(void) {
     bool missing = false;
-    for (struct queue *q = all, *next; q; q = next) {
-        next = q->next;
-        while (q->first && first_is_over(q, &missing)) {
-            struct held *h = q->first;
-            if (!(q->first = h->next)) q->last = NULL;
-            if (q->failed == h) q->failed = NULL;
-            free(h);
-            atomic_fetch_sub(&n_held, 1);
-        }
-        if (!q->first) remove_queue(q);
-    }
+    for (struct queue *q = all; q;) q = first_is_over(q, &missing) ? take_first(q) : q->next;
     return missing;
 }
 

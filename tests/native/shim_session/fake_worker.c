@@ -375,6 +375,10 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
     case FAKE_FLOOD_HELD:
         for (uint64_t i = 1; i <= c->module; i++) completed(6 + i % 2, 1, i, 0);
         break;
+    case FAKE_HOLD_TWO:
+        completed(6, c->module, 1, 0);
+        completed(7, c->module + 1, 1, 0);
+        break;
     default: break;
     }
     gv_send_flush(link_);

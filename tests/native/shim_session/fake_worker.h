@@ -35,6 +35,7 @@ enum fake_order {
     FAKE_PRINT,        /* prints what is in params */
     FAKE_FLOOD,        /* sends `module` completions of the stream 77 that nobody has */
     FAKE_FLOOD_HELD,   /* sends `module` completions of the streams 6 and 7 in turn, each for a payload that never comes */
+    FAKE_HOLD_TWO,     /* completes command `module` of the stream 6 and then the one behind it, of the stream 7, both after the first payload */
 };
 
 /* What comes of a copy to the host on stream 5. All but the first two complete too early, and the rest of the bytes follows once `release` is set. */

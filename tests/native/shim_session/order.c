@@ -52,6 +52,13 @@ static uint64_t post_command(struct session_stream *to) {
     return seq;
 }
 
+/* The same, for which the server has no reason to complete it. */
+static uint64_t post_unmarked(struct session_stream *to) {
+    uint64_t seq = post_fence(to->ctx, 0, &(struct gv_cmd_fence){.stream = to->id});
+    session_stream_posted(to, seq, true, false);
+    return seq;
+}
+
 /* The stream `to` waits for what `from` has come to with command `upto`. */
 static void post_wait(struct session_stream *to, const struct session_stream *from, uint64_t upto) {
     uint64_t seq = post_fence(to->ctx, 0, &(struct gv_cmd_fence){.stream = to->id});
@@ -245,8 +252,12 @@ static int order_source_removed(struct fake *f) {
 
 /* Completions that are all held back cost as much as they are many. The payloads that they name never come. */
 #define FLOOD 3000u
-static _Atomic uint64_t steps;
-void count_completion_step(void) { steps++; }
+static _Atomic uint64_t steps, first_of_two, second_of_two;
+static _Atomic bool out_of_order;
+void count_completion_step(void) {
+    steps++;
+    if (second_of_two && third.completed >= second_of_two && other.completed < first_of_two) out_of_order = true;
+}
 
 static int order_flood_held(struct fake *f) {
     start(f, SESSION_UNORDERED, SESSION_UNORDERED);
@@ -260,6 +271,23 @@ static int order_flood_held(struct fake *f) {
     CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
     fprintf(stderr, "%llu steps for %u completions\n", (unsigned long long)steps, FLOOD);
     CHECK(steps >= FLOOD && steps < 4ull * FLOOD);
+    return 0;
+}
+
+/* Which streams have come how far is seen in the order in which the server said it, also where both were held back for the same payload. */
+static int order_as_said(struct fake *f) {
+    static struct session_stream fourth;
+    start(f, SESSION_UNORDERED, SESSION_UNORDERED);
+    set_up(&fourth, 8);
+    copy(LARGE);
+    uint64_t seq = post_unmarked(&other), next = post_unmarked(&third);
+    CHECK(next == seq + 1);
+    first_of_two = seq;
+    second_of_two = next;
+    post_order(FAKE_HOLD_TWO, seq, NULL, 0);
+    CHECK(session_wait_stream(&fourth, post_marked_fence(&fourth)) == 0 && other.completed < seq && third.completed < next);
+    f->release = 1;
+    CHECK(session_wait_stream(&third, next) == 0 && session_wait_stream(&other, seq) == 0 && !out_of_order);
     return 0;
 }
 
@@ -316,6 +344,7 @@ const struct scenario order_scenarios[] = {
     {"order_failed", FAKE_ATTACH, order_failed, NULL, 0},
     {"order_source_removed", FAKE_ATTACH, order_source_removed, NULL, 0},
     {"order_flood_held", FAKE_ATTACH, order_flood_held, NULL, 0},
+    {"order_as_said", FAKE_ATTACH, order_as_said, NULL, 0},
     {"order_none", FAKE_ATTACH, order_none, NULL, 0},
     {"order_none_by_a_mark", FAKE_ATTACH, order_none_by_a_mark, NULL, 0},
     {"order_none_across_contexts", FAKE_ATTACH, order_none_across_contexts, NULL, 0},
