@@ -192,6 +192,12 @@ void gv_link_offer_memory(struct gv_link *link, const void *at, uint64_t size) {
     if (link->transport->offer_memory && size && !link->abandoned) link->transport->offer_memory(link, at, size);
 }
 
+bool gv_link_takes_device_memory(const struct gv_link *link) { return link->transport->offer_device_memory != NULL; }
+
+bool gv_link_offer_device_memory(struct gv_link *link, const void *at, uint64_t size, const struct gv_device_memory *memory) {
+    return link->transport->offer_device_memory && size && !link->abandoned && link->transport->offer_device_memory(link, at, size, memory);
+}
+
 void gv_link_take_back_memory(struct gv_link *link, const void *at) {
     if (link->transport->take_back_memory && !link->abandoned) link->transport->take_back_memory(link, at);
 }

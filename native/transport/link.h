@@ -71,6 +71,7 @@ struct gv_transport {
     void (*bulk_whole)(struct gv_link *link);
     /* Memory that its devices may use directly (gv_link_offer_memory); NULL: it has no use for it. */
     void (*offer_memory)(struct gv_link *link, const void *at, uint64_t size);
+    bool (*offer_device_memory)(struct gv_link *link, const void *at, uint64_t size, const struct gv_device_memory *memory);
     void (*take_back_memory)(struct gv_link *link, const void *at);
     int (*add_channel)(struct gv_link *link, int channel, int fd); /* owns fd when it returns 0 */
     /* What links do that come back after a cut (resume.h); NULL: this one does not. */

@@ -146,6 +146,19 @@ int gv_bulk_recv(struct gv_link *link, void *data, uint64_t size);
  * Taking back, by its first byte, waits until no payload uses it, on a link that has died, too; a payload's `done` may do so, and is called when its payload
  * uses it no more. What was never offered is none to take back. */
 void gv_link_offer_memory(struct gv_link *link, const void *at, uint64_t size);
+/* Memory that only devices reach, such as a GPU's, whose addresses are none of this process's. */
+struct gv_device_memory {
+    int fd;          /* of a dma-buf, the caller's; -1: its devices find it by the address, with the help of the kernel */
+    uint64_t offset; /* of the first byte in that */
+    /* Carries bytes between there and memory of this process; false: it cannot. Any thread. */
+    bool (*move)(void *arg, uint64_t at, void *host, uint64_t size, bool to_device);
+    void *arg;
+};
+/* Whether it can be of use to offer such memory at all. */
+bool gv_link_takes_device_memory(const struct gv_link *link);
+/* As gv_link_offer_memory, for such memory, which is registered at once. True: until it is taken back payloads may be received there and sent from there, also
+ * while no device of the link works (`move` carries the bytes then). False: not. */
+bool gv_link_offer_device_memory(struct gv_link *link, const void *at, uint64_t size, const struct gv_device_memory *memory);
 void gv_link_take_back_memory(struct gv_link *link, const void *at);
 
 /* ---- the worker's end goes on in another process --------------------------------------------------------------------- */

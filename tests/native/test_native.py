@@ -70,7 +70,7 @@ BROKEN = "-DTEST_PATIENCE_NS=5000000000LL"  # what is to be noticed may be that 
 LONG_SLEEPS = ("-DSHM_SLICE_NS=50000000000", "-DTCP_SLEEP_NS=50000000000")
 
 
-ON_DEVICES = ("test_links", "test_resume", "test_redial", "test_rails", "test_lent", "test_hostile_verbs")
+ON_DEVICES = ("test_links", "test_resume", "test_redial", "test_rails", "test_lent", "test_device_memory", "test_hostile_verbs")
 MORE = {"test_links": (*LONG_SLEEPS, TOY_ROW)}
 # Both kinds of tcp: the table's is plain here, the row of the tests' own is sealed.
 SEALED_TOO = ("test_bulk", "test_resume", "test_redial", "test_delay", "test_delay_links", "test_sealed", "test_sealed_bulk")
@@ -232,9 +232,11 @@ TRANSPORT = [
     pytest.param("test_resume", THREAD, marks=pytest.mark.wide),
     ("test_rails", ADDRESS),
     ("test_lent", ADDRESS),
+    ("test_device_memory", ADDRESS),
     ("test_hostile_verbs", ADDRESS),
     pytest.param("test_rails", THREAD, marks=pytest.mark.wide),
     pytest.param("test_lent", THREAD, marks=pytest.mark.wide),
+    pytest.param("test_device_memory", THREAD, marks=pytest.mark.wide),
     ("test_redial", ADDRESS),
     ("test_redial", THREAD),
     ("test_sealed", ADDRESS),

@@ -135,19 +135,23 @@ struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uin
     return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned)access);
 }
 
-/* A descriptor is taken for a dmabuf where SOFTVERBS_DMABUF is set: a memfd, of which the offset is a multiple of a page. */
+/* A descriptor is taken for a dmabuf where SOFTVERBS_DMABUF is set: a memfd. */
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access) {
     if (!getenv("SOFTVERBS_DMABUF")) {
         errno = EOPNOTSUPP;
         return NULL;
     }
-    void *map = mmap(NULL, length, PROT_READ | (access & IBV_ACCESS_LOCAL_WRITE ? PROT_WRITE : 0), MAP_SHARED, fd, (off_t)offset);
+    uint64_t in_page = offset % PAGE;
+    void *map =
+        mmap(NULL, length + in_page, PROT_READ | (access & IBV_ACCESS_LOCAL_WRITE ? PROT_WRITE : 0), MAP_SHARED, fd, (off_t)(offset - in_page));
     if (map == MAP_FAILED) return NULL;
-    struct ibv_mr *mr = enter(pd, NULL, map, length, iova, (unsigned)access);
-    if (mr)
+    struct ibv_mr *mr = enter(pd, NULL, (uint8_t *)map + in_page, length, iova, (unsigned)access);
+    if (mr) {
         ((struct sv_mr *)mr)->mapped = map;
-    else
-        munmap(map, length);
+        ((struct sv_mr *)mr)->mapped_bytes = length + in_page;
+    } else {
+        munmap(map, length + in_page);
+    }
     return mr;
 }
 
@@ -158,7 +162,7 @@ int ibv_dereg_mr(struct ibv_mr *ibv) {
     context->regions[ibv->lkey / 256] = NULL;
     pthread_rwlock_unlock(&context->memory);
     atomic_fetch_sub(&((struct sv_pd *)ibv->pd)->users, 1);
-    if (mr->mapped) munmap(mr->mapped, ibv->length);
+    if (mr->mapped) munmap(mr->mapped, mr->mapped_bytes);
     free(mr);
     return 0;
 }

@@ -29,7 +29,8 @@ struct sv_mr {
     uint64_t iova;
     uint8_t *host;
     unsigned access;
-    void *mapped; /* of a dmabuf */
+    void *mapped; /* of a dmabuf, with the rest of its first page */
+    size_t mapped_bytes;
 };
 
 struct sv_context {

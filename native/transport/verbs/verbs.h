@@ -91,6 +91,8 @@ struct verbs_carrier {
     uint64_t ask_at, ask_length; /* what to ask for next; length 0: nothing */
     const uint8_t *lent_at;      /* what the peer has asked for */
     uint64_t lent_left;
+    uint8_t *lent_piece; /* of a device's, what is on its way; NULL: nothing of that kind yet */
+    bool lent_lost;      /* some could not be had */
     _Atomic uint64_t told_read, told_bulk_read, told_pulled;
     /* Under queue.polling and bulk_polling. */
     uint8_t *pull_to;              /* where the next bytes of what we asked for belong */

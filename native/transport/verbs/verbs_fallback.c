@@ -2,6 +2,7 @@
  * rail works again. What is lent, which no device reads now, the borrower asks for. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -47,6 +48,18 @@ static bool begin_with(struct verbs *v, enum verbs_frame_kind kind, const uint8_
     return true;
 }
 
+/* Where this process finds bytes that are lent. NULL: nowhere. sending held. */
+static const uint8_t *reachable(struct verbs *v, const uint8_t *at, uint32_t size) {
+    struct verbs_carrier *c = &v->carrier;
+    struct verbs_region *region = gv_verbs_memory_of_device(&v->memory, at, size);
+    if (!region) return at;
+    if (!c->lent_piece) c->lent_piece = malloc(PIECE);
+    bool good = c->lent_piece && gv_verbs_memory_move(region, at, c->lent_piece, size, false);
+    gv_verbs_memory_used(&v->memory, region);
+    c->lent_lost = !good;
+    return good ? c->lent_piece : NULL;
+}
+
 /* A question, or the next bytes of an answer. */
 static bool begin_of_loans(struct verbs *v) {
     struct verbs_carrier *c = &v->carrier;
@@ -56,8 +69,9 @@ static bool begin_of_loans(struct verbs *v) {
         return true;
     }
     uint32_t n = c->lent_left < PIECE ? (uint32_t)c->lent_left : PIECE;
-    if (!n) return false;
-    begin(v, (struct verbs_frame){.kind = VERBS_OF_A_LOAN, .size = n, .start = (uintptr_t)c->lent_at}, c->lent_at);
+    const uint8_t *from = n ? reachable(v, c->lent_at, n) : NULL;
+    if (!from) return false;
+    begin(v, (struct verbs_frame){.kind = VERBS_OF_A_LOAN, .size = n, .start = (uintptr_t)c->lent_at}, from);
     c->lent_at += n;
     c->lent_left -= n;
     return true;
@@ -94,7 +108,9 @@ enum verbs_pushed gv_verbs_carry_out(struct verbs *v) {
         c->out_left -= sent - of_head;
         result = VERBS_PUSHED;
     }
+    bool lost = c->lent_lost;
     gv_spin_unlock(&c->sending);
+    if (lost) gv_link_kill(&v->link, GV_VERBS_NO_MOVE);
     if (error == EAGAIN || error == ENOBUFS) return VERBS_NO_ROOM;
     if (error) gv_resume_cut(&v->resume, "", error);
     return result;

@@ -27,6 +27,7 @@ static bool look_up_all(void *library) {
            FIND(query_gid) && FIND(alloc_pd) && FIND(dealloc_pd) && FIND(reg_mr) && FIND(dereg_mr) && FIND(create_comp_channel) &&
            FIND(destroy_comp_channel) && FIND(create_cq) && FIND(destroy_cq) && FIND(get_cq_event) && FIND(ack_cq_events) && FIND(create_qp) &&
            FIND(modify_qp) && FIND(destroy_qp) && FIND(wc_status_str) && FIND(query_device) && FIND(fork_init) &&
+           look_up(library, "ibv_reg_dmabuf_mr", true, &functions.reg_dmabuf_mr) &&
            look_up(library, "ibv_is_fork_initialized", true, &functions.is_fork_initialized) &&
            look_up(library, "_ibv_query_gid_ex", true, &functions.query_gid_ex);
 #undef FIND

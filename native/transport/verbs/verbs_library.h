@@ -30,6 +30,8 @@ struct verbs_library {
     const char *(*wc_status_str)(enum ibv_wc_status status);
     int (*query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
     int (*fork_init)(void);
+    /* NULL in libraries before rdma-core 34. */
+    struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t size, uint64_t iova, int fd, int access);
     /* NULL in libraries before rdma-core 35. */
     enum ibv_fork_status (*is_fork_initialized)(void);
     /* NULL in libraries before rdma-core 33: then the kernel's files say what a GID is. */

@@ -293,6 +293,7 @@ static void free_memory(struct verbs *v) {
     free(v->record);
     free(v->out_control);
     free(v->loans.list);
+    free(v->carrier.lent_piece);
     pthread_mutex_destroy(&v->loans.lock);
     free(v);
 }
@@ -362,6 +363,11 @@ static void verbs_offer(struct gv_link *link, const void *at, uint64_t size) {
     if (size >= VERBS_LENT_LEAST) gv_verbs_memory_offer(&((struct verbs *)link)->memory, at, size);
 }
 
+static bool verbs_offer_device(struct gv_link *link, const void *at, uint64_t size, const struct gv_device_memory *memory) {
+    struct verbs *v = (struct verbs *)link;
+    return size >= VERBS_LENT_LEAST && v->n_rails && gv_verbs_memory_offer_device(&v->memory, at, size, memory);
+}
+
 static void verbs_take_back(struct gv_link *link, const void *at) { gv_verbs_memory_take_back(&((struct verbs *)link)->memory, at); }
 
 static int verbs_add_channel(struct gv_link *link, int channel, int fd) {
@@ -406,6 +412,7 @@ const struct gv_transport gv_verbs_transport = {
     .bulk_read = gv_verbs_payload_read,
     .bulk_write = gv_verbs_payload_write,
     .offer_memory = verbs_offer,
+    .offer_device_memory = verbs_offer_device,
     .take_back_memory = verbs_take_back,
     .add_channel = verbs_add_channel,
     .resume = verbs_resume,

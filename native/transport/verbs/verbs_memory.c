@@ -53,20 +53,55 @@ static bool make_room(struct verbs_memory *m) {
     return true;
 }
 
+/* False: there is no room for it. lock held. */
+static bool insert(struct verbs_memory *m, struct verbs_region *r) {
+    size_t i = find(m, r->low);
+    if ((i < m->n && m->regions[i]->low < r->high) || !make_room(m)) return false;
+    memmove(m->regions + i + 1, m->regions + i, (m->n++ - i) * sizeof(struct verbs_region *));
+    m->regions[i] = r;
+    return true;
+}
+
 void gv_verbs_memory_offer(struct verbs_memory *m, const void *at, uint64_t size) {
-    uintptr_t low = (uintptr_t)at, high = low + size;
+    uintptr_t low = (uintptr_t)at;
     struct verbs_region *r = m->unsafe ? NULL : calloc(1, sizeof *r);
     if (!r) return; /* payloads pass through the link's own memory then */
-    *r = (struct verbs_region){.low = low, .high = high};
+    *r = (struct verbs_region){.low = low, .high = low + size};
     pthread_mutex_lock(&m->lock);
-    size_t i = find(m, low);
-    bool good = (i == m->n || m->regions[i]->low >= high) && make_room(m);
-    if (good) {
-        memmove(m->regions + i + 1, m->regions + i, (m->n++ - i) * sizeof(struct verbs_region *));
-        m->regions[i] = r;
-    }
+    bool good = insert(m, r);
     pthread_mutex_unlock(&m->lock);
     if (!good) free(r);
+}
+
+/* With all rails, or with none. */
+static bool register_it(struct verbs_memory *m, struct verbs_region *r) {
+    r->registered = true;
+    for (uint32_t i = 0; i < m->n_rails && r->registered; i++) {
+        const struct verbs_library *l = m->library;
+        if (r->of_device && r->device.fd >= 0)
+            r->mr[i] = l->reg_dmabuf_mr ? l->reg_dmabuf_mr(m->pd[i], r->device.offset, r->high - r->low, r->low, r->device.fd, ACCESS) : NULL;
+        else
+            r->mr[i] = l->reg_mr(m->pd[i], (void *)r->low, r->high - r->low, ACCESS);
+        r->registered = r->mr[i] != NULL;
+    }
+    r->refused = !r->registered;
+    if (r->refused) unregister(m, r);
+    return r->registered;
+}
+
+bool gv_verbs_memory_offer_device(struct verbs_memory *m, const void *at, uint64_t size, const struct gv_device_memory *device) {
+    uintptr_t low = (uintptr_t)at;
+    struct verbs_region *r = m->unsafe ? NULL : calloc(1, sizeof *r);
+    if (!r) return false;
+    *r = (struct verbs_region){.low = low, .high = low + size, .of_device = true, .device = *device};
+    bool good = register_it(m, r);
+    pthread_mutex_lock(&m->lock);
+    good = good && insert(m, r);
+    if (good) atomic_fetch_add(&m->n_of_devices, 1);
+    if (!good) unregister(m, r);
+    pthread_mutex_unlock(&m->lock);
+    if (!good) free(r);
+    return good;
 }
 
 void gv_verbs_memory_take_back(struct verbs_memory *m, const void *at) {
@@ -82,6 +117,7 @@ void gv_verbs_memory_take_back(struct verbs_memory *m, const void *at) {
             continue;
         }
         memmove(m->regions + i, m->regions + i + 1, (--m->n - i) * sizeof(struct verbs_region *));
+        if (r->of_device) atomic_fetch_sub(&m->n_of_devices, 1);
         unregister(m, r);
         break;
     }
@@ -90,17 +126,7 @@ void gv_verbs_memory_take_back(struct verbs_memory *m, const void *at) {
 }
 
 /* lock held. */
-static bool registered(struct verbs_memory *m, struct verbs_region *r) {
-    if (r->registered || r->refused) return r->registered;
-    r->registered = true;
-    for (uint32_t i = 0; i < m->n_rails && r->registered; i++) {
-        r->mr[i] = m->library->reg_mr(m->pd[i], (void *)r->low, r->high - r->low, ACCESS);
-        r->registered = r->mr[i] != NULL;
-    }
-    r->refused = !r->registered;
-    if (r->refused) unregister(m, r);
-    return r->registered;
-}
+static bool registered(struct verbs_memory *m, struct verbs_region *r) { return r->registered || (!r->refused && register_it(m, r)); }
 
 struct verbs_region *gv_verbs_memory_use(struct verbs_memory *m, const void *at, uint64_t size) {
     uintptr_t low = (uintptr_t)at;
@@ -118,4 +144,15 @@ void gv_verbs_memory_used(struct verbs_memory *m, struct verbs_region *region) {
     pthread_mutex_lock(&m->lock);
     if (--region->uses == 0) pthread_cond_broadcast(&m->unused);
     pthread_mutex_unlock(&m->lock);
+}
+
+struct verbs_region *gv_verbs_memory_of_device(struct verbs_memory *m, const void *at, uint64_t size) {
+    struct verbs_region *r = at && atomic_load(&m->n_of_devices) ? gv_verbs_memory_use(m, at, size) : NULL;
+    if (!r || r->of_device) return r;
+    gv_verbs_memory_used(m, r);
+    return NULL;
+}
+
+bool gv_verbs_memory_move(const struct verbs_region *region, const void *at, void *host, uint64_t size, bool to_device) {
+    return region->device.move(region->device.arg, (uintptr_t)at, host, size, to_device);
 }

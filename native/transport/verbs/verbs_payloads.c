@@ -1,5 +1,6 @@
 /* Payloads over verbs. The ring has them in parts: bytes, or where bytes are lent. */
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../wire/record.h"
@@ -10,11 +11,35 @@
 
 /* ---- sending */
 
+static bool put_piece(struct verbs *v, const uint8_t *p, uint32_t size, bool push) {
+    struct verbs_part part = {.size = size};
+    return gv_verbs_bulk_put(v, &part, sizeof part, false) && gv_verbs_bulk_put(v, p, size, push);
+}
+
+/* From memory that this process cannot reach. */
+static bool put_from_device(struct verbs *v, const struct verbs_region *region, const uint8_t *p, uint64_t size, bool push) {
+    uint8_t *piece = malloc(size < PIECE ? size : PIECE);
+    bool good = piece != NULL;
+    for (uint64_t at = 0; at < size && good; at += PIECE) {
+        uint32_t n = size - at < PIECE ? (uint32_t)(size - at) : PIECE;
+        good = gv_verbs_memory_move(region, p + at, piece, n, false);
+        if (!good) gv_link_kill(&v->link, GV_VERBS_NO_MOVE);
+        good = good && put_piece(v, piece, n, push);
+    }
+    free(piece);
+    return good;
+}
+
 static bool put(struct verbs *v, const uint8_t *p, uint64_t size, bool push) {
+    struct verbs_region *region = gv_verbs_memory_of_device(&v->memory, p, size);
+    if (region) {
+        bool good = put_from_device(v, region, p, size, push);
+        gv_verbs_memory_used(&v->memory, region);
+        return good;
+    }
     while (size) {
         uint32_t n = size < PIECE ? (uint32_t)size : PIECE;
-        struct verbs_part part = {.size = n};
-        if (!gv_verbs_bulk_put(v, &part, sizeof part, false) || !gv_verbs_bulk_put(v, p, n, push)) return false;
+        if (!put_piece(v, p, n, push)) return false;
         p += n;
         size -= n;
     }
@@ -108,8 +133,21 @@ static bool next_part(struct verbs *v, bool between) {
     return !gv_link_dead(&v->link);
 }
 
-bool gv_verbs_payload_read(struct gv_link *link, void *data, uint64_t size) {
-    struct verbs *v = (struct verbs *)link;
+/* The ring's next bytes, to where they belong; region: of a device. */
+static bool take_to(struct verbs *v, const struct verbs_region *region, uint8_t *p, uint64_t size) {
+    if (!region) return take(v, p, size, false);
+    for (uint64_t at = 0, n; at < size; at += n) {
+        n = size - at < VERBS_BOUNCE ? size - at : VERBS_BOUNCE;
+        if (!take(v, v->out->bounce, n, false)) return false;
+        if (!gv_verbs_memory_move(region, p + at, v->out->bounce, n, true)) {
+            gv_link_kill(&v->link, GV_VERBS_NO_MOVE);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_to(struct verbs *v, const struct verbs_region *region, void *data, uint64_t size) {
     for (uint8_t *p = data; size;) {
         if (!gv_verbs_part_left(v) && !next_part(v, p == data)) return false;
         uint64_t n = size < gv_verbs_part_left(v) ? size : gv_verbs_part_left(v);
@@ -121,11 +159,19 @@ bool gv_verbs_payload_read(struct gv_link *link, void *data, uint64_t size) {
                 gv_verbs_tell(v);
             }
         } else {
-            if (!take(v, p, n, false)) return false;
+            if (!take_to(v, region, p, n)) return false;
             v->part.size -= (uint32_t)n;
         }
         if (p) p += n;
         size -= n;
     }
     return true;
+}
+
+bool gv_verbs_payload_read(struct gv_link *link, void *data, uint64_t size) {
+    struct verbs *v = (struct verbs *)link;
+    struct verbs_region *region = gv_verbs_memory_of_device(&v->memory, data, size);
+    bool good = read_to(v, region, data, size);
+    if (region) gv_verbs_memory_used(&v->memory, region);
+    return good;
 }

@@ -131,14 +131,18 @@ static bool answered(struct verbs *v, void *arg) {
 /* As far as the connection goes. */
 static void pull_over_tcp(struct verbs *v, struct pull *p) {
     struct question q = {.size = p->size - p->done};
+    bool of_device = p->region && p->region->of_device;
+    uint8_t *to = of_device ? v->out->bounce : p->to + p->done;
+    if (of_device && q.size > VERBS_BOUNCE) q.size = VERBS_BOUNCE;
     uint32_t generation = atomic_load(&v->queue_generation);
-    gv_verbs_carrier_ask(v, generation, p->from + p->done, p->to + p->done, q.size);
+    gv_verbs_carrier_ask(v, generation, p->from + p->done, to, q.size);
     while (q.came < q.size && atomic_load(&v->over_tcp) && generation == atomic_load(&v->queue_generation) && !over(v)) {
         if (gv_verbs_carry_out(v) == VERBS_NO_ROOM) gv_verbs_kick(v);
         gv_verbs_poll_bulk(v);
         if (carried(v) == q.came) gv_verbs_bulk_sleep(v, answered, &q);
         q.came = carried(v);
     }
+    if (of_device && q.came && !gv_verbs_memory_move(p->region, p->to + p->done, to, q.came, true)) gv_link_kill(&v->link, GV_VERBS_NO_MOVE);
     p->done += q.came;
     p->asked = p->done;
 }

@@ -2,75 +2,15 @@
  * software libibverbs, four devices, as test_rails.c does. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <pthread.h>
-#include <stdlib.h>
 
-#include "../../../native/transport/verbs/verbs.h"
-#include "devices_fixture.h"
-#include "numbered_bytes.h"
-#include "resume/resume_fixture.h"
+#include "lent_fixture.h"
 
-#define SIZE (5u << 20)
 #define LATE_MS 1000u /* what is read comes so late that the link has died by then, on a busy machine, too */
 
-static void count(void *arg) { atomic_fetch_add((_Atomic int *)arg, 1); }
-
-static void await_count(_Atomic int *done, int n) {
-    for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(done) < n; usleep(100)) CHECK(gv_now_ns() < end);
-}
-
-/* Somebody who waits for payloads that do not come, as both ends always have: notes are taken in that way. */
-static void *await_payload(void *link) {
-    struct gv_bulk_header h;
-    while (gv_bulk_recv_header(link, &h) == 0) CHECK(gv_bulk_recv(link, NULL, h.size) == 0);
-    return NULL;
-}
-
-struct ends {
-    struct session s;
-    struct gv_link *from, *to;
-    pthread_t reader; /* at the sender's end */
-    uint8_t *source, *target;
-};
-
-/* both: also the target is offered. */
-static void open_ends(struct ends *e, const char *link, bool to_client, bool both) {
-    open_with(&e->s, NO_FAULT, link, GRACE_S);
-    e->from = to_client ? e->s.p.worker : e->s.p.client;
-    e->to = to_client ? e->s.p.client : e->s.p.worker;
-    e->source = malloc(SIZE);
-    e->target = malloc(SIZE);
-    gv_link_offer_memory(e->from, e->source, SIZE);
-    if (both) gv_link_offer_memory(e->to, e->target, SIZE);
-    CHECK(pthread_create(&e->reader, NULL, await_payload, e->from) == 0);
-}
-
-static void close_ends(struct ends *e) {
-    gv_link_last(e->s.p.client);
-    gv_link_last(e->s.p.worker);
-    gv_link_kill(e->from, "the test is over");
-    pthread_join(e->reader, NULL);
-    gv_link_take_back_memory(e->from, e->source);
-    gv_link_take_back_memory(e->to, e->target);
-    close_session(&e->s);
-    free(e->source);
-    free(e->target);
-}
-
-/* The part [at, at + size) of the source as a payload. */
-static void lend(struct ends *e, uint64_t n, uint64_t at, uint64_t size, _Atomic int *done) {
-    CHECK(gv_bulk_open(e->from, n, size) && gv_bulk_part(e->from, e->source + at, size, count, done) == 0);
-}
-
-static void receive(struct ends *e, uint64_t n, uint64_t at, uint64_t size) {
-    struct gv_bulk_header h;
-    CHECK(gv_bulk_recv_header(e->to, &h) == 0 && h.tag == n && h.size == size && gv_bulk_recv(e->to, e->target + at, size) == 0);
-}
-
-static void whole(const char *link, uint32_t rails, bool to_client, bool both) {
+static void whole(const char *link, uint32_t rails, bool to_client, enum offered offered) {
     struct ends e;
     _Atomic int done = 0;
-    open_ends(&e, link, to_client, both);
+    open_ends(&e, link, to_client, offered);
     uint64_t before[4], passed = 0;
     for (uint32_t i = 0; i < 4; i++) before[i] = atomic_load(&rail(i)->bytes);
     for (uint64_t n = 1; n <= 8; n++) {
@@ -88,7 +28,7 @@ static void whole(const char *link, uint32_t rails, bool to_client, bool both) {
     }
     uint64_t all = 0;
     for (uint64_t n = 1; n <= 8; n++) all += n == 8 ? VERBS_LENT_LEAST : SIZE - n * 1001 - n * 77;
-    CHECK(link_counts(e.to).bulk_pulled == all && link_counts(e.to).bulk_in_place == (both ? all : 0));
+    CHECK(link_counts(e.to).bulk_pulled == all && link_counts(e.to).bulk_in_place == (offered == BOTH ? all : 0));
     for (uint32_t i = 0; i < 4; i++) {
         uint64_t here = atomic_load(&rail(i)->bytes) - before[i];
         CHECK(i < rails ? here > all / rails / 2 : here < 1000); /* over all of them, */
@@ -99,18 +39,18 @@ static void whole(const char *link, uint32_t rails, bool to_client, bool both) {
     close_ends(&e);
 }
 
-static void to_the_worker(void) { whole("verbs(rails=2)", 2, false, true); }
-static void to_the_client(void) { whole("verbs(rails=2)", 2, true, true); }
-static void by_the_bounce_buffer(void) { whole("verbs(rails=2)", 2, false, false); }
-static void over_one_rail(void) { whole("verbs(rails=1)", 1, false, true); }
-static void over_three_rails(void) { whole("verbs(rails=3)", 3, true, true); }
-static void over_four_rails(void) { whole("verbs", 4, false, true); }
+static void to_the_worker(void) { whole("verbs(rails=2)", 2, false, BOTH); }
+static void to_the_client(void) { whole("verbs(rails=2)", 2, true, BOTH); }
+static void by_the_bounce_buffer(void) { whole("verbs(rails=2)", 2, false, SOURCE); }
+static void over_one_rail(void) { whole("verbs(rails=1)", 1, false, BOTH); }
+static void over_three_rails(void) { whole("verbs(rails=3)", 3, true, BOTH); }
+static void over_four_rails(void) { whole("verbs", 4, false, BOTH); }
 
 /* What was not offered, or is small, is copied: it is the caller's again before anybody has it. */
 static void copied(void) {
     struct ends e;
     _Atomic int done = 0;
-    open_ends(&e, "verbs(rails=1)", false, true);
+    open_ends(&e, "verbs(rails=1)", false, BOTH);
     uint8_t *other = malloc(SIZE);
     fill_numbered(other, SIZE, 1);
     fill_numbered(e.source, SIZE, 2);
@@ -135,7 +75,7 @@ static void in_order(void) {
     struct ends e;
     _Atomic int done = 0;
     struct gv_bulk_header h;
-    open_ends(&e, "verbs(rails=2)", false, true);
+    open_ends(&e, "verbs(rails=2)", false, BOTH);
     fill_numbered(e.source, SIZE, 3);
     for (uint64_t round = 0; round < 20; round++) {
         uint64_t before = gv_bulk_position(e.from);
@@ -160,7 +100,7 @@ static void in_order(void) {
 static void many_loans(void) {
     struct ends e;
     _Atomic int done = 0;
-    open_ends(&e, "verbs(rails=2)", false, true);
+    open_ends(&e, "verbs(rails=2)", false, BOTH);
     fill_numbered(e.source, SIZE, 4);
     for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) lend(&e, n, n * 64, VERBS_LENT_LEAST + n, &done);
     for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) {
@@ -183,7 +123,7 @@ static void taken_back(void) {
     struct ends e;
     _Atomic int done = 0;
     pthread_t thread;
-    open_ends(&e, "verbs(rails=1)", false, true);
+    open_ends(&e, "verbs(rails=1)", false, BOTH);
     fill_numbered(e.source, SIZE, 5);
     lend(&e, 1, 0, SIZE, &done);
     CHECK(pthread_create(&thread, NULL, take_back, &e) == 0);
@@ -198,99 +138,9 @@ static void taken_back(void) {
 
 /* ---- cuts */
 
-struct cutting {
-    struct ends e;
-    _Atomic bool stop;
-    _Atomic uint64_t came;
-    pthread_t threads[2];
-};
-
-static void *lend_all(void *arg) {
-    struct cutting *c = arg;
-    _Atomic int done = 0;
-    for (int n = 0; !atomic_load(&c->stop); n++) {
-        fill_numbered(c->e.source, SIZE, (uint64_t)n);
-        lend(&c->e, (uint64_t)n + 1, 0, SIZE - (uint64_t)n % 7, &done);
-        await_count(&done, n + 1);
-    }
-    CHECK(gv_bulk_send(c->e.from, UINT64_MAX, c->e.source, 1));
-    return NULL;
-}
-
-static void *receive_all(void *arg) {
-    struct cutting *c = arg;
-    struct gv_bulk_header h;
-    for (uint64_t n = 0;; n++) {
-        CHECK(gv_bulk_recv_header(c->e.to, &h) == 0);
-        if (h.tag == UINT64_MAX) break;
-        memset(c->e.target, 1, SIZE);
-        CHECK(h.tag == n + 1 && h.size == SIZE - n % 7);
-        if (gv_bulk_recv(c->e.to, c->e.target, h.size)) fprintf(stderr, "died: %s\n", gv_link_death(c->e.to));
-        CHECK(is_numbered(c->e.target, h.size, n));
-        atomic_store(&c->came, n + 1);
-    }
-    CHECK(gv_bulk_recv(c->e.to, c->e.target, 1) == 0);
-    return NULL;
-}
-
-static void start(struct cutting *c, bool both) {
-    memset(c, 0, sizeof *c);
-    open_ends(&c->e, "verbs(rails=2)", false, both);
-    CHECK(pthread_create(&c->threads[0], NULL, lend_all, c) == 0 && pthread_create(&c->threads[1], NULL, receive_all, c) == 0);
-}
-
-static void await_more(struct cutting *c, uint64_t more) {
-    uint64_t until = atomic_load(&c->came) + more;
-    for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(&c->came) < until; usleep(500)) CHECK(gv_now_ns() < end);
-}
-
-static void finish(struct cutting *c) {
-    atomic_store(&c->stop, true);
-    for (int i = 0; i < 2; i++) pthread_join(c->threads[i], NULL);
-    CHECK(link_counts(c->e.to).bulk_pulled > 0);
-    close_ends(&c->e);
-}
-
-static void cut(void) {
-    struct cutting c;
-    start(&c, true);
-    for (uint64_t n = 1; n <= 20; n++) {
-        await_more(&c, 1);
-        usleep((useconds_t)(n * 397 % 3000));
-        cutter_cut_all(&c.e.s.cutter);
-        await_resumes(&c.e.s, n);
-    }
-    await_more(&c, 2);
-    finish(&c);
-}
-
-/* A rail dies in the middle of reads; then both do, and what is lent is asked for over the TCP connection until they are back. */
-static void rails_die(bool both) {
-    struct cutting c;
-    start(&c, both);
-    await_more(&c, 2);
-    atomic_store(&rail(1)->drop, 1);
-    await_resumes(&c.e.s, 1);
-    await_more(&c, 2);
-    atomic_store(&rail(0)->drop, 1);
-    for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&((struct verbs *)c.e.to)->over_tcp); usleep(1000)) CHECK(gv_now_ns() < end);
-    uint64_t before = link_counts(c.e.to).bulk_pulled;
-    /* What arrives first may have been read over the rails before they died. */
-    for (int64_t by = gv_now_ns() + TEST_PATIENCE_NS; link_counts(c.e.to).bulk_pulled <= before + 2 * SIZE;) {
-        CHECK(gv_now_ns() < by);
-        await_more(&c, 1);
-    }
-    cutter_cut_all(&c.e.s.cutter);
-    await_more(&c, 2);
-    for (uint32_t i = 0; i < 2; i++) atomic_store(&rail(i)->drop, 0);
-    int64_t end = gv_now_ns() + TEST_PATIENCE_NS;
-    for (; atomic_load(&((struct verbs *)c.e.to)->over_tcp) || gv_link_down(c.e.to); usleep(10000)) CHECK(gv_now_ns() < end);
-    await_more(&c, 3);
-    finish(&c);
-}
-
-static void rails_die_in_place(void) { rails_die(true); }
-static void rails_die_by_the_bounce_buffer(void) { rails_die(false); }
+static void cut(void) { cut_often(false, BOTH); }
+static void rails_die_in_place(void) { rails_die(false, BOTH); }
+static void rails_die_by_the_bounce_buffer(void) { rails_die(false, SOURCE); }
 
 /* ---- ends */
 
@@ -309,7 +159,7 @@ static void death(void) {
     pthread_t thread;
     for (int i = 0; i < 4; i++) {
         _Atomic int done = 0;
-        open_ends(&e, "verbs(rails=2)", false, true);
+        open_ends(&e, "verbs(rails=2)", false, BOTH);
         fill_numbered(e.source, SIZE, 6);
         for (uint32_t r = 0; r < 2; r++) atomic_store(&rail(r)->read_delay_ns, LATE_MS * 1000000ull);
         lend(&e, 1, 0, SIZE, &done);
@@ -329,21 +179,12 @@ static void death(void) {
 
 /* ---- peers that lie */
 
-static void await_death(struct gv_link *link, const char *why) {
-    int64_t until = gv_now_ns() + TEST_PATIENCE_NS;
-    while (!gv_link_dead(link) && gv_now_ns() < until) {
-        if (gv_recv_peek(link)) gv_recv_consume(link);
-        gv_recv_wait(link, 1000000, 0);
-    }
-    CHECK_TEXT(gv_link_death(link), why);
-}
-
 /* A part that says it is lent where nothing is, or that is none. */
 static void lies_of_parts(void) {
     for (int i = 0; i < 5; i++) {
         struct ends e;
         pthread_t thread;
-        open_ends(&e, "verbs(rails=1)", false, true);
+        open_ends(&e, "verbs(rails=1)", false, BOTH);
         struct {
             struct verbs_part part;
             struct verbs_lent lent;
@@ -364,7 +205,7 @@ static void lies_of_parts(void) {
 static void lies_of_notes(void) {
     struct ends e;
     _Atomic int done = 0;
-    open_ends(&e, "verbs(rails=1)", false, true);
+    open_ends(&e, "verbs(rails=1)", false, BOTH);
     lend(&e, 1, 0, SIZE, &done);
     atomic_store(&((struct verbs *)e.to)->pulled, 5);
     gv_verbs_tell((struct verbs *)e.to);
@@ -377,7 +218,7 @@ static void lies_of_notes(void) {
 static void lies_of_questions(void) {
     struct ends e;
     _Atomic int done = 0;
-    open_ends(&e, "verbs(rails=2)", false, true);
+    open_ends(&e, "verbs(rails=2)", false, BOTH);
     for (uint32_t i = 0; i < 2; i++) atomic_store(&rail(i)->drop, 1);
     lend(&e, 1, 0, SIZE, &done);
     for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&((struct verbs *)e.to)->over_tcp) || gv_link_down(e.to); usleep(1000))
