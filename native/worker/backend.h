@@ -33,6 +33,7 @@ struct gv_backend_config {
     const char *driver;     /* cuda: absolute path of the driver library, NULL: the system's */
     uint32_t capability;    /* soft: compute capability * 10, 0: 130 */
     uint64_t device_memory; /* soft: bytes of one device */
+    int rdma;               /* cuda: devices of the link are to reach device memory themselves, where they can */
     int strict;             /* soft: do what the real driver is allowed to do and the software GPU otherwise does not (strict); no fixed addresses */
     int memory_usage_fd;    /* soft: memfd of the table of memory usage (memory_usage.h), -1: none */
     uint32_t memory_usage_slot; /* this session's slot in the table */

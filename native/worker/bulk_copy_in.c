@@ -1,6 +1,6 @@
 /* Contiguous copies to the device whose bytes arrive on the bulk channel.
  *
- * Where the CPU can address device memory (host_view), the copy is only a gate on its stream: once the stream has reached it, the stream's thread
+ * Where device memory can be reached without the GPU (view.h), the copy is only a gate on its stream: once the stream has reached it, the stream's thread
  * copies the bytes that have arrived meanwhile, and the reader receives the rest of the payload directly into device memory. Otherwise the device
  * copies from staging memory, piece by piece, each behind a gate of its own, so that receiving and copying overlap. Staging memory is allocated
  * before the stream is gated, because an allocation that fails behind a gate could not be repeated. */
@@ -11,6 +11,7 @@
 
 #include "../wire/clock.h"
 #include "state.h"
+#include "view.h"
 
 #define OPEN_NS 100000 /* ns that the reader waits for a stream that may be idle to reach the copy */
 
@@ -28,7 +29,7 @@ struct bulk_copy_in {
     uint64_t dst;
     uint64_t received; /* bytes that have arrived; under the worker's lock */
     /* With a view. */
-    char *view;
+    struct worker_view view;
     _Atomic bool open;                 /* the stream has reached the copy */
     bool looked;                       /* the reader has waited for that */
     struct worker_piece *first, *last; /* the bytes that arrived before that */
@@ -96,7 +97,7 @@ static void *view_place(struct bulk_copy_in *c, uint64_t at, uint64_t *n) {
     w->reader_waits = false;
     if (atomic_load(&c->open)) { /* also when stopping: the thread at the gate waits for this flag */
         *n = c->to.size - at;
-        return c->view + at;
+        return c->view.at + at;
     }
     *n = c->to.size - at < WORKER_PIECE ? c->to.size - at : WORKER_PIECE;
     struct worker_piece *p = atomic_load(&w->stopping) ? NULL : malloc(sizeof *p);
@@ -130,7 +131,8 @@ static void copy_as_it_comes(void *arg) {
             if (!c->first) c->last = NULL;
             bool there = p->at + p->size <= c->received;
             pthread_mutex_unlock(&w->lock);
-            if (there) memcpy(c->view + p->at, p->data, p->size);
+            if (there && !worker_view_write(w, &c->view, p->at, p->data, p->size))
+                gv_link_kill(w->link, "a payload could not be carried to the device");
             worker_piece_drop(w, p);
             pthread_mutex_lock(&w->lock);
             continue;
@@ -139,8 +141,7 @@ static void copy_as_it_comes(void *arg) {
         pthread_cond_wait(&w->changed, &w->lock);
     }
     pthread_mutex_unlock(&w->lock);
-    gv_link_take_back_memory(w->link, c->view);
-    w->ops->host_view_end(w->backend, c->dst, c->to.size);
+    worker_view_close(w, &c->view, true);
     free_copy(c);
 }
 
@@ -181,7 +182,7 @@ static void piece_done(void *arg, int status) {
 
 static void *place(struct worker_destination *d, uint64_t at, uint64_t *n) {
     struct bulk_copy_in *c = copy_of(d);
-    if (c->view) return view_place(c, at, n);
+    if (c->view.at) return view_place(c, at, n);
     const struct staged_piece *p = &c->pieces[at / WORKER_PIECE];
     *n = p->at + p->size - at;
     return (char *)p->data + (at - p->at);
@@ -190,7 +191,7 @@ static void *place(struct worker_destination *d, uint64_t at, uint64_t *n) {
 static void claim(struct worker_destination *d, struct worker_early *early) {
     struct bulk_copy_in *c = copy_of(d);
     c->received = early->received;
-    if (c->view) {
+    if (c->view.at) {
         c->first = early->first;
         c->last = early->last;
     } else {
@@ -249,23 +250,24 @@ static int queue_pieces(struct bulk_copy_in *c, const struct gv_record *record) 
 /* ---- both -------------------------------------------------------------------------------------------------------------- */
 
 int worker_bulk_copy_in(struct worker *w, const struct gv_record *record, struct worker_stream *s, uint64_t number, uint64_t dst, uint64_t size) {
-    char *view = w->ops->host_view ? w->ops->host_view(w->backend, dst, size) : NULL;
-    uint64_t n_pieces = view ? 0 : (size + WORKER_PIECE - 1) / WORKER_PIECE;
+    struct worker_view view;
+    bool viewed = worker_view_open(w, &view, dst, size);
+    uint64_t n_pieces = viewed ? 0 : (size + WORKER_PIECE - 1) / WORKER_PIECE;
     struct bulk_copy_in *c = n_pieces <= WORKER_PIECES_MAX ? calloc(1, sizeof *c + n_pieces * sizeof *c->pieces) : NULL;
     if (c)
         *c = (struct bulk_copy_in){
             .w = w, .stream = s, .to = {size, place, received, claim}, .dst = dst, .view = view, .n_pieces = (uint32_t)n_pieces};
     if (!c || !take_pieces(c)) {
         free(c);
-        if (view) w->ops->host_view_end(w->backend, dst, size);
+        if (viewed) worker_view_close(w, &view, false);
         worker_failed(w, record, CUDA_ERROR_OUT_OF_MEMORY, "the server has no memory for the copy's bytes");
         return worker_discard_payload(w, number);
     }
     c->expected = (struct worker_expected){.number = number, .size = size, .to = &c->to};
-    if (view) gv_link_offer_memory(w->link, view, size); /* for as long as nothing can be mapped there in its place */
+    if (viewed) worker_view_offer(w, &c->view);
     worker_stream_hold(s);
     worker_expect_it(w, &c->expected);
-    if (!view) return queue_pieces(c, record);
+    if (!viewed) return queue_pieces(c, record);
     int status = w->ops->gate(s->stream, copy_as_it_comes, c);
     if (!status) return 0;
     worker_failed(w, record, status, "the copy to the device could not be queued");

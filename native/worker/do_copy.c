@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "state.h"
+#include "view.h"
 
 /* Bytes of a copy; 0: no client library sends it. Staging memory has room for one copy of GV_COPY_MAX beyond what it may hold, and rows that lay on
  * one another would make much of little. */
@@ -96,8 +97,7 @@ struct outgoing {
     bool sent;    /* some have been sent */
     bool refused; /* the client was told that no bytes follow */
     /* In place. */
-    uint64_t src;
-    char *view;
+    struct worker_view view;
     int status;
     bool done;     /* the link has released the memory; under the worker's lock */
     uint32_t refs; /* the gate, the link; the same */
@@ -258,9 +258,9 @@ static void send_from_device(void *arg) {
         worker_send_data(w, o->tag, o->status, NULL, 0);
     } else {
         o->refs = 2;
-        gv_link_offer_memory(w->link, o->view, o->size); /* for as long as nothing can be mapped there in its place */
+        worker_view_offer(w, &o->view);
         pthread_mutex_lock(&w->copies.lock);
-        o->listed.number = worker_send_in_place(w, o->tag, o->view, o->size, out_sent, o);
+        o->listed.number = worker_send_in_place(w, o->tag, o->view.at, o->size, out_sent, o);
         if (o->listed.number > o->stream->last_bulk) o->stream->last_bulk = o->listed.number;
         pthread_mutex_unlock(&w->copies.lock);
         pthread_mutex_lock(&w->lock);
@@ -268,8 +268,7 @@ static void send_from_device(void *arg) {
         pthread_mutex_unlock(&w->lock);
     }
     worker_copies_remove(w, &o->listed);
-    gv_link_take_back_memory(w->link, o->view);
-    w->ops->host_view_end(w->backend, o->src, o->size);
+    worker_view_close(w, &o->view, false);
     in_place(w, -1);
     worker_stream_drop(o->stream);
     if (o->status)
@@ -281,16 +280,14 @@ static void send_from_device(void *arg) {
 /* False: the copy must use staging memory. */
 static bool queue_in_place(struct worker *w, const struct gv_record *record, const struct gv_cmd_copy_out *c, struct outgoing *o) {
     bool near = atomic_load_explicit(&w->rtt_ns, memory_order_relaxed) < WORKER_NEAR_NS;
-    if (!near || !w->ops->host_view || o->size <= GV_INLINE_MAX || !contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return false;
-    o->src = c->src;
-    o->view = w->ops->host_view(w->backend, c->src, o->size);
-    if (!o->view) return false;
+    if (!near || o->size <= GV_INLINE_MAX || !contiguous(c->width, c->height, c->depth, c->pitch, c->slice)) return false;
+    if (!worker_view_open(w, &o->view, c->src, o->size)) return false;
     in_place(w, 1);
     bool marked = w->ops->mark(o->stream->stream, out_status, o) == 0;
     int status = marked ? w->ops->gate(o->stream->stream, send_from_device, o) : CUDA_ERROR_OUT_OF_MEMORY;
     if (!status) return true;
     in_place(w, -1);
-    w->ops->host_view_end(w->backend, c->src, o->size);
+    worker_view_close(w, &o->view, false);
     if (!marked) return false;
     /* Not freed: the mark still reads it. */
     worker_failed(w, record, status, "the copy to the host could not be queued");

@@ -122,6 +122,7 @@ EXPORT struct worker *worker_open(const struct worker_config *config, char *err)
                                         .n_devices = config->n_devices,
                                         .memory = config->memory,
                                         .driver = config->driver,
+                                        .rdma = gv_link_takes_device_memory(w->link),
                                         .capability = config->capability,
                                         .device_memory = config->device_memory,
                                         .strict = (int)config->strict,

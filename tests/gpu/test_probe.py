@@ -15,7 +15,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PROBE = [sys.executable, str(HERE / "probe" / "probe.py")]
-ONCE = {"attributes", "leftover", "ipc", "tables", "slots", "hostflag", "blocking", "costs", "procs", "checkpoint", "concurrent"}
+ONCE = {"attributes", "leftover", "ipc", "gpudirect", "tables", "slots", "hostflag", "blocking", "costs", "procs", "checkpoint", "concurrent"}
 SECTIONS = {*ONCE, "hint", "repeat"}
 
 # A driver whose first export table crashes and whose allocation never returns.
@@ -58,6 +58,8 @@ def test_probe_over_the_software_gpu(tmp_path: Path) -> None:
     assert len(sections["hint"]["other_runs"]) == 2 and len(by_fact(sections["hint"], "same_reserved")) == 6
     values = {f["n"]: f["value"] for f in by_fact(sections["attributes"], "attribute")}
     assert values[10] == 32 and values[75] == 13  # warp size, capability
+    plain, capable = (f["create_map_access_range_flush"] for f in by_fact(sections["gpudirect"], "dma_buf"))
+    assert plain[:3] == ["ok"] * 3 and capable[0] == plain[3] == "CUDA_ERROR_NOT_SUPPORTED"
     (left,) = by_fact(sections["leftover"], "leftover")
     assert left["looked_at_words"] > 1 << 18 and left["pattern_words"] == left["other_words"] == 0
     assert by_fact(sections["repeat"], "same_values")[0]["global"] is True

@@ -52,6 +52,7 @@ int cuda_open(const struct gv_backend_config *config, struct gv_backend **out, c
     b->console_arg = config->console_arg;
     b->console_file = b->console_saved = -1;
     b->n_devices = config->n_devices;
+    b->rdma = config->rdma;
     status = b->driver.init(0);
     for (uint32_t i = 0; !status && i < b->n_devices; i++) status = b->driver.device_get(&b->devices[i], (int)config->devices[i]);
     for (uint32_t i = 0; !status && i < b->n_devices; i++) {

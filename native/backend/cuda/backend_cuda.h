@@ -45,6 +45,8 @@ struct gv_backend {
     struct address_ranges owned; /* allocated or mapped by the session */
     struct address_ranges space; /* addresses reserved for slabs, where none lies */
     bool has_window;             /* the client places memory */
+    bool rdma;                   /* RDMA devices are to reach memory themselves */
+    struct cuda_view *views;     /* that they do (device_views.c); under the lock */
     uint32_t n_allocations, n_reservations;
     uint32_t n_placed; /* allocations that the driver has placed by itself */
     struct gv_physical *physicals;
@@ -237,6 +239,10 @@ struct gv_physical {
     bool gone;   /* park.c: the driver has it no more */
 };
 
+/* An attribute of a device, 0 where the driver does not know it. */
+int cuda_attribute(struct gv_backend *b, CUdevice_attribute attribute, CUdevice device);
+/* As what physical memory of a device is made. */
+CUmemAllocationProp cuda_properties(struct gv_backend *b, CUdevice device);
 /* What memory is created in multiples of; 0: the device has no virtual memory management. */
 uint64_t cuda_granularity(struct gv_backend *b, CUdevice device);
 /* physical_create that does not wait for room. */

@@ -41,6 +41,8 @@
     F(memory_granularity, cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags))           \
     F(memory_export, cuMemExportToShareableHandle, (void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))     \
     F(memory_import, cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType))                     \
+    F(memory_range, cuMemGetHandleForAddressRange, (void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long))                   \
+    F(flush_writes, cuFlushGPUDirectRDMAWrites, (CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope))                          \
     F(host_alloc, cuMemHostAlloc, (void **, size_t, unsigned))                                                                                \
     F(host_free, cuMemFreeHost, (void *))                                                                                                     \
     F(host_address, cuMemHostGetDevicePointer_v2, (CUdeviceptr *, void *, unsigned))                                                          \

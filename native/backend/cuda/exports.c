@@ -10,10 +10,10 @@
 
 #define BY_DESCRIPTOR CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-static CUmemAllocationProp properties(CUdevice device) {
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .requestedHandleTypes = BY_DESCRIPTOR,
-                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+static CUmemAllocationProp properties(struct gv_backend *b, CUdevice device) {
+    CUmemAllocationProp prop = cuda_properties(b, device);
+    prop.requestedHandleTypes = BY_DESCRIPTOR;
+    return prop;
 }
 
 /* ---- moving ---- */
@@ -22,7 +22,7 @@ static CUmemAllocationProp properties(CUdevice device) {
 static int copy_of(struct gv_context *c, uint64_t from, uint64_t size, CUmemGenericAllocationHandle *out) {
     struct gv_backend *b = c->b;
     const struct driver *d = &b->driver;
-    CUmemAllocationProp prop = properties(c->device);
+    CUmemAllocationProp prop = properties(b, c->device);
     struct mapping g = {.size = size};
     int status = cuda_enter(c);
     if (!status) status = d->memory_create(out, size, &prop, 0);

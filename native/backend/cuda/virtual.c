@@ -3,12 +3,14 @@
 
 #include "backend_cuda.h"
 
-static CUmemAllocationProp properties(CUdevice device) {
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+CUmemAllocationProp cuda_properties(struct gv_backend *b, CUdevice device) {
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    if (b->rdma && cuda_attribute(b, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device)) prop.allocFlags.gpuDirectRDMACapable = 1;
+    return prop;
 }
 
 uint64_t cuda_granularity(struct gv_backend *b, CUdevice device) {
-    CUmemAllocationProp prop = properties(device);
+    CUmemAllocationProp prop = cuda_properties(b, device);
     size_t granularity = 0;
     int supported = 0;
     if (b->driver.device_attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) || !supported) return 0;
@@ -52,7 +54,7 @@ void cuda_space_give(struct gv_backend *b, uint64_t address, uint64_t size) { ad
 /* ---- handles ---- */
 
 int cuda_driver_create(struct gv_physical *p) {
-    CUmemAllocationProp prop = properties(p->context->device);
+    CUmemAllocationProp prop = cuda_properties(p->context->b, p->context->device);
     return p->context->b->driver.memory_create(&p->handle, p->size, &prop, 0);
 }
 

@@ -158,6 +158,16 @@ def ipc() -> None:
         result = cu("cuDeviceCanAccessPeer", byref(can), peer, 0)
         say("peer", device=peer, result=result, can=can, set_access=cu("cuMemSetAccess", at, size, struct.pack("iii", 1, peer, 3), 1))
 
+def gpudirect() -> None:
+    """Whether the driver makes a dma-buf of mapped memory that was made for it, or not; what follows from its attributes is in those."""
+    start()
+    for capable in (0, 1):
+        size, fd, at, handle = 4 * MIB, c_int(-1), made("cuMemAddressReserve", 4 * MIB, 0, 0, 0), c_uint64()
+        results = [cu("cuMemCreate", byref(handle), size, struct.pack("iiiiQQ", 1, 0, 1, 0, 0, capable << 8), 0)]
+        results += [cu("cuMemMap", at, size, 0, handle, 0), cu("cuMemSetAccess", at, size, READ_WRITE, 1)]
+        results += [cu("cuMemGetHandleForAddressRange", byref(fd), at.value + 4096, 2 * MIB, 1, 0), cu("cuFlushGPUDirectRDMAWrites", 0, 100)]
+        say("dma_buf", capable=capable, create_map_access_range_flush=results)
+
 def ipc_other(descriptor: str) -> None:
     note, fds, _, _ = socket.recv_fds(socket.socket(fileno=int(descriptor)), 200, 1)
     start()
@@ -408,7 +418,7 @@ def procs() -> None:
 
 # ---- all of them: how many processes ask at the same time, once and again
 
-ONCE = ("attributes", "leftover", "ipc", "tables", "slots", "hostflag", "blocking", "costs", "procs", "checkpoint", "concurrent")
+ONCE = ("attributes", "leftover", "ipc", "gpudirect", "tables", "slots", "hostflag", "blocking", "costs", "procs", "checkpoint", "concurrent")
 SECTIONS = {**dict.fromkeys(ONCE, (1,)), "hint": (2, 1), "repeat": (2, 1)}
 
 def ask(name: str, processes: int, limit: float) -> list[dict[str, Any]]:

@@ -1,8 +1,10 @@
 /* A backend of the tests' own: memory is an array, every stream a thread that runs its queue. It stands under the name of the soft one. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "../../../native/wire/module_meta.h"
@@ -376,6 +378,37 @@ void *fake_host_view(struct gv_backend *b, uint64_t address, uint64_t size) {
 void fake_host_view_end(struct gv_backend *b, uint64_t address, uint64_t size) {
     (void)b, (void)address, (void)size;
     atomic_fetch_sub(&fake.viewed, 1);
+}
+static int memory_file = -1;
+
+void fake_memory_in_a_file(void) {
+    memory_file = memfd_create("device memory", MFD_CLOEXEC);
+    CHECK(memory_file >= 0 && ftruncate(memory_file, sizeof fake.memory) == 0);
+    CHECK(mmap(fake.memory, sizeof fake.memory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_file, 0) == fake.memory);
+}
+
+int fake_device_view(struct gv_backend *b, uint64_t address, uint64_t size, int *fd, uint64_t *offset) {
+    (void)b, (void)size;
+    if (!fake.device_views || fake.refuse_views || (*fd = dup(memory_file)) < 0) return 801;
+    *offset = address;
+    atomic_fetch_add(&fake.viewed, 1);
+    atomic_fetch_add(&fake.views_given, 1);
+    return 0;
+}
+void fake_device_view_end(struct gv_backend *b, uint64_t address, uint64_t size, int written) {
+    (void)b, (void)address, (void)size;
+    atomic_fetch_sub(&fake.viewed, 1);
+    if (written) atomic_fetch_add(&fake.written, 1);
+}
+int fake_device_move(struct gv_backend *b, uint64_t address, void *host, uint64_t size, int to_device) {
+    (void)b;
+    if (atomic_load(&fake.refuse_moves)) return 999;
+    if (to_device)
+        memcpy(fake.memory + address, host, size);
+    else
+        memcpy(host, fake.memory + address, size);
+    atomic_fetch_add(&fake.moved, size);
+    return 0;
 }
 int fake_mark_follows(struct gv_stream *s) {
     pthread_mutex_lock(&s->lock);

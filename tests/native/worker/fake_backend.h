@@ -12,7 +12,7 @@ struct fake_state {
     _Atomic int delay_us;        /* every job takes this long */
     _Atomic int sticky;          /* the context's asynchronous error from now on */
     _Atomic size_t meta_padding; /* makes metadata large */
-    uint8_t memory[8 << 20];
+    _Alignas(4096) uint8_t memory[8 << 20];
     _Atomic uint64_t used;
     _Atomic int ran;    /* launches that ran */
     _Atomic int filled; /* fills */
@@ -32,6 +32,11 @@ struct fake_state {
     _Atomic bool hold_views, held_views; /* host_view comes back when the first is false; it sets the second while it waits */
     _Atomic int viewed;                  /* ranges that are held */
     _Atomic int views_given;
+    bool device_views; /* RDMA devices reach the memory */
+    bool refuse_views; /* but for these */
+    _Atomic bool refuse_moves;
+    _Atomic int written;      /* views that were written */
+    _Atomic uint64_t moved;   /* bytes */
     _Atomic bool tells_marks; /* mark_follows knows */
     _Atomic bool refuse_gates;
     _Atomic bool marks_wait; /* mark comes back when the mark has been called */
@@ -39,5 +44,8 @@ struct fake_state {
     _Atomic int alive;       /* streams, events and modules that the worker holds */
 };
 extern struct fake_state fake;
+
+/* The memory is a file's from now on: its descriptor is what device_view gives. */
+void fake_memory_in_a_file(void);
 
 #endif

@@ -22,6 +22,8 @@ static void *add_bulk(void *arg) {
     return NULL;
 }
 
+bool verbs(void) { return !strcmp(transport, "verbs"); }
+
 void begin(void) {
     bulk_sent = 0;
     memset(&fake, 0, sizeof fake);
@@ -33,11 +35,10 @@ void begin(void) {
         char why[GV_DEATH_TEXT];
         memfd = make_memfd(rings);
         client = gv_shm_new(fds[0], dup(memfd), rings, true, why);
-    } else {
+    } else if (!verbs()) {
         tcp_sockets(bulk);
         client = tcp_client(fds[0]);
     }
-    CHECK(client);
     struct worker_config config = {.struct_size = sizeof config,
                                    .n_devices = 1,
                                    .backend = "soft",
@@ -53,8 +54,10 @@ void begin(void) {
                                    .server_name = "test"};
     worker = worker_open(&config, reason);
     CHECK(worker);
+    if (verbs()) client = gv_transport_named("verbs")->connect(&(struct gv_endpoint){.fd = fds[0]}, reason);
+    CHECK(client);
     pthread_t adding;
-    if (!shm) { /* the two ends of a channel greet each other */
+    if (!shm && !verbs()) { /* the two ends of a channel greet each other */
         CHECK(pthread_create(&adding, NULL, add_bulk, &bulk[0]) == 0);
         CHECK(worker_add_channel(worker, 0, bulk[1]) == 0);
         pthread_join(adding, NULL);
@@ -62,6 +65,8 @@ void begin(void) {
     if (on_turn) worker_watch_turns(worker, on_turn, NULL);
     CHECK(pthread_create(&thread, NULL, run, NULL) == 0);
 }
+
+const char *end_reason(void) { return reason; }
 
 void end(int expected) {
     pthread_join(thread, NULL);

@@ -12,7 +12,7 @@
 #include "fake_backend.h"
 #include "gv_commands.h"
 
-extern const char *transport; /* of the links: shm or tcp */
+extern const char *transport; /* of the links: shm, tcp or verbs */
 extern struct gv_link *client;
 extern struct worker *worker;
 extern pthread_t thread;        /* the worker's */
@@ -25,6 +25,7 @@ extern void (*on_turn)(void *arg, uint32_t device, uint32_t what, uint32_t numbe
 /* A session begins, and its worker has ended with `expected`. */
 void begin(void);
 void end(int expected);
+const char *end_reason(void);
 void attach(void);
 void attach_from(uint32_t rtt_us);
 void bye(void);
@@ -98,6 +99,8 @@ void receive(uint64_t tag, uint8_t *back, uint64_t size);
 void round_trip(uint64_t size, uint64_t stream, uint64_t id);
 
 /* The cases, each list ended by one without a name. */
-extern const struct test_case memory_cases[], copy_cases[], stream_cases[], module_cases[], held_up_cases[], ending_cases[], turn_cases[];
+extern const struct test_case memory_cases[], copy_cases[], stream_cases[], module_cases[], held_up_cases[], ending_cases[], turn_cases[],
+    device_view_cases[];
+bool verbs(void);
 
 #endif

@@ -1,4 +1,4 @@
-"""The worker against a scripted client and a fake backend, over both transports, plain and under sanitizers."""
+"""The worker against a scripted client and a fake backend, over each transport, plain and under sanitizers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import c_build
 import pytest
 from concurrent_runs import ENVIRONMENT, ConcurrentRuns
+from softverbs import build as softverbs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -39,8 +40,10 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     env = {**ENVIRONMENT, "TSAN_OPTIONS": "exitcode=66", "ASAN_OPTIONS": "detect_leaks=0"}
 
     def run(p: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        program = build_worker(p["build"], tmp_path_factory.mktemp("worker"))
-        return subprocess.run([program, p["transport"]], capture_output=True, text=True, timeout=480, env=env, check=False)
+        folder = tmp_path_factory.mktemp("worker")
+        program = build_worker(p["build"], folder)
+        devices = {"GPUVIRT_IBVERBS": str(softverbs.library(folder, p["build"])), "SOFTVERBS_FABRIC": str(folder / "fabric"), "SOFTVERBS_DMABUF": "1"}
+        return subprocess.run([program, p["transport"]], capture_output=True, text=True, timeout=480, env={**env, **devices}, check=False)
 
     with ConcurrentRuns(request, {"test_worker": run}) as started:
         yield started
@@ -48,11 +51,11 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
-@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize(("transport", "cases"), [("tcp", 43), ("shm", 43), ("verbs", 47)])
 @pytest.mark.parametrize("build", ["address", pytest.param("thread", marks=pytest.mark.wide)])
-def test_worker(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, transport: str) -> None:
+def test_worker(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str, transport: str, cases: int) -> None:
     ran = runs.result(request)
-    assert ran.returncode == 0 and "43 cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0 and f"{cases} cases passed" in ran.stdout, f"{ran.stdout}\n{ran.stderr}"
 
 
 @pytest.mark.parametrize("build", ["plain", "address"])

@@ -14,6 +14,8 @@ extern struct gv_stream *stream;
 
 /* memory: bytes that the session may have; 0: no limit. */
 void begin(uint64_t memory);
+/* The same over a link with RDMA devices. */
+void begin_with_rdma(uint64_t memory);
 void end(void);
 
 #endif

@@ -166,11 +166,27 @@ CUresult cuGetErrorString(CUresult error, const char **text) {
 CUresult cuDriverGetVersion(int *version) { return *version = 13010, CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = ordinal, ordinal < 2 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
 CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device) { return (void)device, *total = 64 << 20, CUDA_SUCCESS; }
+struct fake_rdma fake_rdma;
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     (void)device;
+    if (fake_rdma.asked) {
+        switch (attribute) {
+        case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: return *value = fake_rdma.dma_buf, CUDA_SUCCESS;
+        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED: return *value = fake_rdma.peer, CUDA_SUCCESS;
+        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: return *value = fake_rdma.vmm, CUDA_SUCCESS;
+        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING: return *value = fake_rdma.ordering, CUDA_SUCCESS;
+        case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: return *value = fake_rdma.flush, CUDA_SUCCESS;
+        default: break;
+        }
+    }
     if (attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) return *value = fake_driver_words, CUDA_SUCCESS;
     *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? !fake_virtual.none : (int)attribute;
     return attribute < 150 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUflushGPUDirectRDMAWritesScope scope) {
+    bool right = target == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX && scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
+    fake_rdma.flushes += right;
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return *context = (CUcontext)(intptr_t)(device + 1), CUDA_SUCCESS; }
 struct fake_memory fake_memory;

@@ -78,6 +78,15 @@ struct fake_virtual {
     int after;            /* or the one behind so many */
 };
 extern struct fake_virtual fake_virtual;
+/* What the device says of RDMA, if it is to be asked for that; the range that a dma-buf was last made of, and how often writes were flushed. */
+struct fake_rdma {
+    bool asked, refuses;
+    int dma_buf, peer, vmm, ordering, flush;
+    CUdeviceptr address;
+    size_t size;
+    int flushes;
+};
+extern struct fake_rdma fake_rdma;
 /* Forgets all of it: nobody has any memory. */
 void fake_memory_empty(void);
 /* Bytes of device memory: free, and what each context and each module takes. */

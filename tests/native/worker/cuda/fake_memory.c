@@ -101,6 +101,13 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     fake_virtual.mapped_bytes += size;
     return CUDA_SUCCESS;
 }
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr at, size_t size, CUmemRangeHandleType type, unsigned long long flags) {
+    if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags || at % 4096 || size % 4096) return CUDA_ERROR_INVALID_VALUE;
+    if (fake_rdma.refuses) return CUDA_ERROR_NOT_SUPPORTED;
+    fake_rdma.address = at, fake_rdma.size = size;
+    *(int *)handle = memfd_create("range", 0);
+    return CUDA_SUCCESS;
+}
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
     CUresult status = virtual_state(FAKE_UNMAP);
     if (status) return status;

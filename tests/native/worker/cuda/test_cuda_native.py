@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 NATIVE = ROOT / "native"
-CASES = {"test_cuda_backend": 12, "test_cuda_streams": 7, "test_cuda_memory": 13, "test_cuda_exports": 6}
+CASES = {"test_cuda_backend": 12, "test_cuda_streams": 7, "test_cuda_memory": 13, "test_cuda_exports": 6, "test_cuda_device_views": 5}
 
 
 # With words of the host's memory that the device writes and awaits, as real ones do, or with events and host functions.
