@@ -49,7 +49,8 @@ COVERED = [
     "order_host_function", "order_before_posted",
 ]  # fmt: skip
 ORDER = [
-    *COVERED, "order_during_small_copy", "order_failed", "order_source_removed", "order_flood_held", "order_as_said", "order_none", "order_none_by_a_mark",
+    *COVERED, "order_during_small_copy", "order_failed", "order_source_removed", "order_flood_held", "order_as_said",
+    "order_none", "order_none_by_a_mark",
     "order_none_across_contexts", "order_none_before", "order_none_yet", "order_fork",
 ]  # fmt: skip
 PROCESSES = [
