@@ -19,6 +19,7 @@
 #define TRIPS_MOST (1u << 20)
 
 static double *trips;
+static struct sv_fabric *fabric;
 
 struct bulk {
     struct gv_link *from, *to;
@@ -114,6 +115,22 @@ static void round_trips(struct gv_link *link, int64_t ns, double percentiles[2])
     percentiles[1] = trips[n - 1 - n / 100];
 }
 
+static void forget_waits(void) {
+    for (uint32_t i = 0; i < SV_RAILS; i++)
+        for (uint32_t w = 0; w < SV_WAITS; w++) atomic_store(&fabric->pages[1 + i].rail.small_waits[w], 0);
+}
+
+/* For how long 99 of 100 small packets waited at most for a pretended link that others were on, in microseconds. */
+static double waits(void) {
+    uint64_t by_length[SV_WAITS] = {0}, all = 0, seen = 0;
+    for (uint32_t i = 0; i < SV_RAILS; i++)
+        for (uint32_t w = 0; w < SV_WAITS; w++) by_length[w] += atomic_load(&fabric->pages[1 + i].rail.small_waits[w]);
+    for (uint32_t w = 0; w < SV_WAITS; w++) all += by_length[w];
+    for (uint32_t w = 0; w < SV_WAITS; w++)
+        if ((seen += by_length[w]) >= all - all / 100) return w + 1;
+    return SV_WAITS;
+}
+
 static double rate(struct bulk *b, int64_t ns) {
     uint64_t before = atomic_load(&b->bytes);
     int64_t begin = gv_now_ns();
@@ -142,7 +159,7 @@ static void *map(void) {
 }
 
 struct figures {
-    double rate, idle[2], beside[2];
+    double rate, idle[2], beside[2], waits;
 };
 
 /* Payloads alone, with all processors; or messages, idle and beside payloads, with one of their own. */
@@ -159,10 +176,12 @@ static struct figures measure(uint32_t rails, int64_t ns, bool messages) {
     if (messages) round_trips(p.client, ns, f.idle);
     CHECK(pthread_create(&threads[2], NULL, take, &b) == 0 && pthread_create(&threads[3], NULL, lend, &b) == 0);
     rate(&b, ns / 4);
+    forget_waits();
     if (messages)
         round_trips(p.client, ns, f.beside);
     else
         f.rate = rate(&b, ns);
+    f.waits = waits();
     atomic_store(&b.stop, true);
     pthread_join(threads[3], NULL);
     pthread_join(threads[2], NULL);
@@ -179,8 +198,9 @@ static struct figures measure(uint32_t rails, int64_t ns, bool messages) {
 static void report(uint32_t rails, double most, int64_t ns, bool first) {
     double share = measure(rails, ns, false).rate / (most * rails);
     struct figures f = measure(rails, ns, true);
-    printf("%s\"%u\": {\"share\": %.4f, \"idle_p50\": %.2f, \"idle_p99\": %.2f, \"beside_p50\": %.2f, \"beside_p99\": %.2f, \"slice\": %.2f}",
-           first ? "" : ", ", rails, share, f.idle[0], f.idle[1], f.beside[0], f.beside[1], VERBS_SLICE / most / 1e3);
+    printf("%s\"%u\": {\"share\": %.4f, \"idle_p50\": %.2f, \"idle_p99\": %.2f, \"beside_p50\": %.2f, \"beside_p99\": %.2f, \"waits_p99\": %.0f, "
+           "\"slice\": %.2f}",
+           first ? "" : ", ", rails, share, f.idle[0], f.idle[1], f.beside[0], f.beside[1], f.waits, VERBS_SLICE / most / 1e3);
 }
 
 int main(int argc, char **argv) {
@@ -189,7 +209,7 @@ int main(int argc, char **argv) {
     int64_t ns = strtoll(argv[3], NULL, 10) * 1000000;
     int fd = open(getenv("SOFTVERBS_FABRIC"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     CHECK(fd >= 0 && ftruncate(fd, SV_FABRIC_BYTES) == 0);
-    struct sv_fabric *fabric = mmap(NULL, SV_RINGS_AT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    fabric = mmap(NULL, SV_RINGS_AT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(fabric != MAP_FAILED);
     trips = calloc(TRIPS_MOST, sizeof *trips);
     CHECK(trips);

@@ -30,6 +30,8 @@
 #define SV_SLOTS_AT 53248
 #define SV_SLOT_BYTES 512
 #define SV_RINGS_AT 1048576
+#define SV_SMALL 256
+#define SV_WAITS 256
 #define SV_RING_BYTES 1048576
 #define SV_FABRIC_BYTES 1074790400
 
@@ -65,6 +67,8 @@ struct sv_rail {
     _Atomic uint64_t network;   /* only rails of the same one reach each other; of 0 GIDs are link-local, of others global */
     _Atomic uint64_t slow_port; /* 1: the port tells a tenth of the rate */
     _Atomic uint64_t drop_at;   /* the n-th packet to arrive from now is lost */
+    /* Packets with up to SV_SMALL bytes, by the whole microseconds for which they waited until the links were free of others, the last for all longer waits. */
+    _Atomic uint64_t small_waits[SV_WAITS];
 };
 
 struct sv_station {

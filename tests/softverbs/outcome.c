@@ -118,9 +118,10 @@ void sv_send_packet(struct sv_qp *qp, struct sv_slot *peer, struct sv_ring *ring
     if (packet->kind == SV_READ_DATA) delay += atomic_load(&context->rail->read_delay_ns);
     packet->due = 0;
     if (delay || out || in) {
-        uint64_t end = occupy(&context->station->sends_until, sv_now(), out);
+        uint64_t now = sv_now(), end = occupy(&context->station->sends_until, now, out);
         if (in) end = occupy(&station->receives_until, end - in, in);
         packet->due = end + delay;
+        if (packet->length && packet->length <= SV_SMALL) SV_COUNT(context->rail, small_waits[sv_min((end - now) / 1000, SV_WAITS - 1)], 1);
     }
     packet->source = qp->ibv.qp_num;
     SV_COUNT(context->rail, packets, 1);
