@@ -152,6 +152,7 @@ def go_on(jobs: Jobs, low: str, high: str) -> None:
     assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
 
 
+@pytest.mark.wide
 def test_a_job_over_several_hosts_gives_way_and_goes_on(tmp_path: Path) -> None:
     """On both of its hosts, to one that needs them both; meanwhile it is not drained."""
     with several_hosts(tmp_path, ("alder", "birch"), 1) as (pool, jobs):

@@ -84,7 +84,7 @@ def moves(server: Server, program: list[str | Path], link: str, least: int, begi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("link", ["shm", "tcp"])
+@pytest.mark.parametrize("link", [pytest.param("shm", marks=pytest.mark.wide), "tcp"])
 def test_moves(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """Copies, launches and host functions: each is done once."""
     begin = tmp_path / "begin"
@@ -100,7 +100,7 @@ def test_moves_over(own_pool: Callable[..., Server], build: Callable[..., Path],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("link", ["shm", "tcp"])
+@pytest.mark.parametrize("link", [pytest.param("shm", marks=pytest.mark.wide), "tcp"])
 def test_what_device_memory_keeps(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """Addresses of allocations and globals, function pointers, textures, mappings, events, kernels' attributes mean what they meant."""
     server, end = own_pool(*TWO), tmp_path / "end"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("link", ["shm", "tcp"])
+@pytest.mark.parametrize("link", [pytest.param("shm", marks=pytest.mark.wide), "tcp"])
 def test_what_device_memory_keeps(chain: Callable[..., tuple[Server, Server]], build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """Addresses, globals, function pointers, textures and mappings mean what they meant. The driver has the memory again meanwhile."""
     (near, far), end = chain("--idle", "0"), tmp_path / "end"
@@ -64,7 +64,7 @@ def test_an_allocation_waits_for_room(chain: Callable[..., tuple[Server, Server]
             assert (process.returncode, out) == (0, "right\n"), out + err
 
 
-@pytest.mark.parametrize("who", ["client", "worker"])
+@pytest.mark.parametrize("who", [pytest.param("client", marks=pytest.mark.wide), "worker"])
 def test_killed(chain: Callable[..., tuple[Server, Server]], build: Callable[..., Path], tmp_path: Path, who: str) -> None:
     """Nothing is left of a parked session whose program or worker is killed, and its place is free."""
     (near, far), end = chain("--idle", "0"), tmp_path / "end"

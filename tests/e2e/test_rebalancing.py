@@ -54,6 +54,7 @@ def test_programs_move_to_a_host_that_joins(pool: Pool, tmp_path: Path) -> None:
     wait_until(lambda: not pool.json("alder", "ps"))
 
 
+@pytest.mark.wide
 def test_no_more_than_may(pool: Pool, tmp_path: Path) -> None:
     """Three of nine; a host that comes after it takes from both."""
     with ExitStack() as programs:

@@ -74,7 +74,7 @@ def test_nobody_is_idle(own_pool: Callable[..., Server], build: Callable[..., Pa
     assert server.log.read_text().count("has its memory again") >= 2
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_no_room(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
     """Who cannot be parked keeps its memory, and an allocation that does not fit beside it is refused, at once."""
     server = own_pool(*BY_HAND, env=clean_environment(**fault("full_disk")))

@@ -41,6 +41,7 @@ def test_turns_begin_and_end(chain: Callable[..., tuple[Server, Server]], build:
         finishes(before, tmp_path / "first")
 
 
+@pytest.mark.wide
 def test_a_session_that_lets_others_wait_is_ended(
     chain: Callable[..., tuple[Server, Server]], build: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -238,7 +238,7 @@ TRANSPORT = [
     pytest.param("test_lent", THREAD, marks=pytest.mark.wide),
     pytest.param("test_device_memory", THREAD, marks=pytest.mark.wide),
     ("test_redial", ADDRESS),
-    ("test_redial", THREAD),
+    pytest.param("test_redial", THREAD, marks=pytest.mark.wide),
     ("test_sealed", ADDRESS),
     pytest.param("test_sealed", THREAD, marks=pytest.mark.wide),
     ("test_sealed_bulk", ADDRESS),

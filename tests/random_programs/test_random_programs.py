@@ -92,11 +92,11 @@ def found_of(target: Target, bug: Bug) -> Found | None:
     return list(batches.run_seeds(target, 50_000, bug.within))[-1][2]
 
 
-IN_TEST = ("a_source_is_read_before_it_is_written",)
+SHRUNK = ("a_source_is_read_before_it_is_written",)
 SELDOM = 100_000  # steps
 
 
-@pytest.mark.parametrize("name", [pytest.param(b.name, marks=() if b.name in IN_TEST else LONG if b.within > SELDOM else WIDE) for b in BUGS])
+@pytest.mark.parametrize("name", [pytest.param(b.name, marks=LONG if b.within > SELDOM else WIDE) for b in BUGS])
 def test_a_seeded_bug_is_found(request: pytest.FixtureRequest, target: Targets, tmp_path: Path, name: str) -> None:
     bug = SEEDED[name]
     server = request.getfixturevalue("chained" if bug.chained else "pool")
@@ -104,6 +104,6 @@ def test_a_seeded_bug_is_found(request: pytest.FixtureRequest, target: Targets, 
     assert found is not None and found.failure.seed >= 0, f"not found in {bug.within} steps"
     assert "has other bytes" in found.failure.text, found.failure.text
     print(f"{name}: after {found.steps} steps")
-    if name in IN_TEST:
+    if name in SHRUNK:
         small = shrink.shrink(found.program, shrink.fails_at(target(server, bug.link, tmp_path), 3), 15)
         assert len(small.ops) < len(found.program.ops) / 4, shrink.explained(small, found.failure)

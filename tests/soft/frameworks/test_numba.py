@@ -25,6 +25,7 @@ def test_what_kernels_print(found: tuple[dict[str, str], str]) -> None:
     assert found[1] == "thread 3 of 7 2.500000"
 
 
+@pytest.mark.wide
 def test_a_fault_is_noticed(tmp_path: Path) -> None:
     """Where fused multiply-adds are off in the last places, checks of arithmetic fail, and others do not."""
     wrong = {name for name, text in running.run("numba", tmp_path, fault="fma")[0].items() if text}

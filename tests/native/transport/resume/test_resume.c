@@ -5,8 +5,12 @@
 
 #ifdef __SANITIZE_THREAD__ /* ten times slower: races show in a quarter of it, too */
 #define LESS(n) ((n) / 4)
+#define CUTS 75
 #elif !defined LESS
-#define LESS(n) (n)
+#define LESS(n) ((n) / 2)
+#endif
+#ifndef CUTS
+#define CUTS 300
 #endif
 
 #ifndef STEP_US /* between two looks at whether something is to be cut: a machine that is emulated needs longer to do anything in between */
@@ -192,7 +196,7 @@ static void uncut(const char *link) {
 static void records_cut(const char *link) {
     struct session s;
     open_with(&s, NO_FAULT, link, GRACE_S);
-    traffic(&s, 20000, 0, 300000, 2);
+    traffic(&s, LESS(20000), 0, 300000, 2);
     fprintf(stderr, "  %d cuts, %llu of records' connections, %llu records again\n", s.cutter.cuts,
             (unsigned long long)link_counts(s.p.client).resumes,
             (unsigned long long)(link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent));
@@ -209,7 +213,7 @@ static void records_cut(const char *link) {
 /* So often that records are lost or doubled if they can be: each end sends until the connection has come back 300 times. */
 static void sealed_three_hundred_cuts(void) {
     struct session s;
-    uint64_t records = 0, times = LESS(300);
+    uint64_t records = 0, times = CUTS;
     open_with(&s, NO_FAULT, "sealed", GRACE_S);
     for (uint64_t round = 1; link_counts(s.p.client).resumes < times; round++, records += 2000) traffic_from(&s, records, 2000, 0, 100000, round);
     fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts,
