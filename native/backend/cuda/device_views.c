@@ -54,7 +54,9 @@ static int export(struct gv_backend *b, struct gv_context *c, uint64_t address, 
 int cuda_device_view(struct gv_backend *b, uint64_t address, uint64_t size, int *fd, uint64_t *offset) {
     size_t i = mappings_find(&b->mappings, address);
     const struct mapping *m = i < b->mappings.n ? &b->mappings.items[i] : NULL;
-    if (!b->rdma || !m || address < m->address || size > m->size - (address - m->address) || m->physical->imported) return CUDA_ERROR_NOT_SUPPORTED;
+    /* Without words gates are host functions, in which the driver must not be called. */
+    if (!b->rdma || !b->has_words || !m || address < m->address || size > m->size - (address - m->address) || m->physical->imported)
+        return CUDA_ERROR_NOT_SUPPORTED;
     struct gv_context *c = m->physical->context;
     if (!can_be_seen(b, c->device)) return CUDA_ERROR_NOT_SUPPORTED;
     struct cuda_view *v = calloc(1, sizeof *v);
