@@ -18,7 +18,7 @@ from conformance.building import cases
 from conformance_cases import Case
 from e2e.harness import Server, clean_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 SAMPLE = 25
 SEED = 7
@@ -53,7 +53,7 @@ def run(pool: Server, breakable: Path, program: Path, case: Case, broken: str) -
 SAMPLED = set(random.Random(SEED).sample(sorted(observed()), SAMPLE))
 
 
-@pytest.mark.parametrize("function", [pytest.param(f, marks=[] if f in SAMPLED else pytest.mark.wide) for f in sorted(observed())])
+@pytest.mark.parametrize("function", sorted(observed()))
 def test_a_function_that_does_nothing_is_noticed(lenient: Server, programs: dict[str, Path], breakable: Path, function: str) -> None:
     case = observed()[function]
     said = run(lenient, breakable, programs[case.program], case, function)

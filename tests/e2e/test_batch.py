@@ -117,6 +117,7 @@ def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
     assert jobs.job(high)["started"] < jobs.job(later)["started"]
 
 
+@pytest.mark.wide
 def test_ranks_over_several_hosts(tmp_path: Path) -> None:
     """Four ranks on hosts of two GPUs: they begin when there is room for all, and each has a GPU that is its GPU 0. Two such jobs take turns."""
     with several_hosts(tmp_path, ("alder", "birch", "cedar"), 2) as (pool, jobs):

@@ -41,7 +41,8 @@ def test_pinned_memory_on_a_device_out_of_reach(chained: Server, build: Callable
     assert_right(run_program(chained, [build("pinned")], "--link", link, timeout=240))
 
 
-@pytest.mark.parametrize("link", ["tcp", pytest.param("tcp(channels=3)", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("link", ["tcp", "tcp(channels=3)"])
 def test_pinned_memory_through_cuts(own_pool: Callable[..., Server], build: Callable[..., Path], link: str) -> None:
     """What is lent is sent again from where it lies, from the byte that is missing."""
     server = own_pool()

@@ -14,6 +14,7 @@ import pytest
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment, wait_until
 
 pytestmark = pytest.mark.slow
+ENDS = ("client killed", "worker killed", "parked", "moved")  # others than a goodbye
 MIB = 160  # more than half of the GPU: the second is given what the first had
 WORDS = MIB << 18
 
@@ -44,7 +45,7 @@ def finds_nothing(server: Server, token: str, link: str) -> None:
     assert found(said) == (0, 0)
 
 
-@pytest.mark.parametrize("end", ["goodbye", "client killed", "worker killed", "parked", "moved"])
+@pytest.mark.parametrize("end", ["goodbye", *(pytest.param(end, marks=pytest.mark.wide) for end in ENDS)])
 @pytest.mark.parametrize("link", ["shm", pytest.param("tcp", marks=pytest.mark.wide)])
 def test_nothing_is_found(own_pool: Callable[..., Server], tmp_path: Path, tokens: list[str], link: str, end: str) -> None:
     more = {"parked": ("--gpus", "1", "--idle", "1s"), "moved": ("--gpus", "2")}.get(end, ("--gpus", "1", "--grace", "0"))

@@ -146,7 +146,7 @@ def kernels_beside_a_long_one(server: Server, program: Path, end: Path) -> int:
         return after[0.4] - before[0.4]
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_nobody_waits_for_the_end_of_a_kernel(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     assert kernels_beside_a_long_one(own_pool(*ONE), build("computes"), tmp_path / "end") > 20
 

@@ -27,6 +27,7 @@ def test_they_have_their_parts(
     have_their_parts(near, build("computes"), tmp_path / "end", first, kinds, seconds, within)
 
 
+@pytest.mark.wide
 def test_turns_begin_and_end(chain: Callable[..., tuple[Server, Server]], build: Callable[..., Path], tmp_path: Path) -> None:
     """With the first lease that reserves a part, while another one's kernels are queued; and with the last."""
     near, _ = chain("--idle", "0")

@@ -48,7 +48,7 @@ def run(checkout: Path, tmp_path: Path, *options: str) -> subprocess.CompletedPr
     return subprocess.run([*line, *options], cwd=c_build.ROOT, capture_output=True, text=True, timeout=500, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_a_checkout_of_programs(tmp_path: Path) -> None:
     folder = tmp_path / "checkout" / "test"
     folder.mkdir(parents=True)

@@ -35,7 +35,7 @@ def outcomes() -> dict[int, tuple[Any, Any, bool]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 @pytest.mark.parametrize("number", range(len(FLIPS)), ids=[flip.name for flip in FLIPS])
 def test_a_trait_matters(number: int, outcomes: dict[int, tuple[Any, Any, bool]]) -> None:
     right, flipped, differs = outcomes[number]

@@ -29,6 +29,7 @@ def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "soft.scheduling.seeds", *arguments], capture_output=True, text=True, env=env, check=False)
 
 
+@pytest.mark.wide
 def test_some_seeds() -> None:
     names = CASES[::4]
     done = run("--seeds", "5", *names)

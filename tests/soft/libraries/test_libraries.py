@@ -19,7 +19,7 @@ from gpuvirt.soft.host import jit
 from gpuvirt.soft.ptx.module import Module
 
 LIBRARIES = sorted(case.LIBRARIES)
-WIDE = ("cublas", "cudnn", "cusolver", "cusparse")  # half a minute of kernels to compile
+WIDE = ("cublas", "cudnn", "cupy", "cusolver", "cusparse")  # half a minute of kernels to compile
 TRIES = 20  # of a fault that shows by chance
 AT_ONCE = 400  # cases in one test of `make test-long`: some minutes each
 
