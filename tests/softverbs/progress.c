@@ -1,9 +1,7 @@
 /* The thread of an open device: it does what a device does by itself. */
 #include "softverbs.h"
 
-#include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 
 #define SPIN_NS 30000u           /* before a time that is awaited: a sleep is not more exact than this */
@@ -67,8 +65,6 @@ static void *run(void *argument) {
     struct sv_station *station = context->station;
     uint64_t busy_at = sv_now();
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-    /* A device does not wait for a processor. */
-    if (getenv("SOFTVERBS_REALTIME")) pthread_setschedparam(pthread_self(), SCHED_FIFO, &(struct sched_param){.sched_priority = 1});
     pthread_mutex_lock(&station->alive);
     atomic_store(&station->used, 2);
     sv_futex(&station->used, FUTEX_WAKE, 1, NULL);
