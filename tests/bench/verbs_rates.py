@@ -45,7 +45,7 @@ def main(gbps: int, delay: float, milliseconds: int, rails: tuple[int, ...]) -> 
         bound = 2 * f["idle_p99"] + f["slice"]
         print(f"{number} rails: {f['share']:.3f} of {gbps} Gbit/s each; a round trip takes {f['idle_p50']:.1f} us (p99 {f['idle_p99']:.1f}) idle,")
         print(f"         {f['beside_p50']:.1f} (p99 {f['beside_p99']:.1f}) beside payloads; twice idle's p99 and a slice: {bound:.1f};")
-        print(f"         99 of 100 messages wait at most {f['waits_p99']:.0f} us for the pretended rail, a slice takes {f['slice']:.1f}")
+        print(f"         99 of 100 requests wait at most {f['waits_p99']:.0f} us for the pretended rail, a slice takes {f['slice']:.1f}")
 
 
 if __name__ == "__main__":

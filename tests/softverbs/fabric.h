@@ -30,10 +30,11 @@
 #define SV_SLOTS_AT 53248
 #define SV_SLOT_BYTES 512
 #define SV_RINGS_AT 1048576
-#define SV_SMALL 256
-#define SV_WAITS 256
 #define SV_RING_BYTES 1048576
 #define SV_FABRIC_BYTES 1074790400
+/* For small_waits below: bytes of a small packet, and microseconds that are told apart. */
+#define SV_SMALL 256
+#define SV_WAITS 256
 
 /* Times are CLOCK_MONOTONIC's, in ns. `n-th` counts down in the word itself: it is 0 when it has happened. Zero is no fault throughout. */
 struct sv_rail {

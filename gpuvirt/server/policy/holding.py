@@ -22,7 +22,7 @@ class Holding:
         missing: those of the devices that have no room yet.
         elder: it came by its age.
         since: when it began, seconds.
-        worth: of a gang: with what has become free since it was looked for the last time that may be enough.
+        worth: of a gang: something has become free since it was last looked for in vain, so another look may find enough.
     """
 
     lease: int

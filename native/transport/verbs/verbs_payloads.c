@@ -19,10 +19,10 @@ static bool put_piece(struct verbs *v, const uint8_t *p, uint32_t size, bool pus
 /* From memory that this process cannot reach. */
 static bool put_from_device(struct verbs *v, const struct verbs_region *region, const uint8_t *p, uint64_t size, bool push) {
     uint8_t *piece = malloc(size < PIECE ? size : PIECE);
-    bool good = piece != NULL;
+    bool good = true;
     for (uint64_t at = 0; at < size && good; at += PIECE) {
         uint32_t n = size - at < PIECE ? (uint32_t)(size - at) : PIECE;
-        good = gv_verbs_memory_move(region, p + at, piece, n, false);
+        good = piece && gv_verbs_memory_move(region, p + at, piece, n, false);
         if (!good) gv_link_kill(&v->link, GV_VERBS_NO_MOVE);
         good = good && put_piece(v, piece, n, push);
     }

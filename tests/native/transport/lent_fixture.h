@@ -121,6 +121,22 @@ static inline void receive(struct ends *e, uint64_t n, uint64_t at, uint64_t siz
     CHECK(gv_bulk_recv_header(e->to, &h) == 0 && h.tag == n && h.size == size && gv_bulk_recv(e->to, e->target + at, size) == 0);
 }
 
+/* More loans than the link keeps account of. */
+static inline void lend_too_much(bool to_client, enum offered offered) {
+    struct ends e;
+    _Atomic int done = 0;
+    open_ends(&e, "verbs(rails=2)", to_client, offered);
+    fill_numbered(e.written, SIZE, 4);
+    for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) lend(&e, n, n * 64, VERBS_LENT_LEAST + n, &done);
+    for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) {
+        receive(&e, n, n, VERBS_LENT_LEAST + n);
+        CHECK(memcmp(e.seen + n, e.written + n * 64, VERBS_LENT_LEAST + n) == 0);
+    }
+    await_count(&done, VERBS_LOANS + 30);
+    CHECK(link_counts(e.to).bulk_pulled >= VERBS_LOANS * (uint64_t)VERBS_LENT_LEAST);
+    close_ends(&e);
+}
+
 /* ---- payloads while something is broken */
 
 struct cutting {

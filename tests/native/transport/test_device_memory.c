@@ -54,19 +54,7 @@ static void small_to_a_device(void) { moved(false, ON_DEVICE); }
 static void small_from_a_device(void) { moved(true, ON_DEVICE); }
 static void unregistered_to_a_device(void) { moved(false, NEITHER); }
 
-static void many_loans(void) {
-    struct ends e;
-    _Atomic int done = 0;
-    open_ends(&e, "verbs(rails=2)", true, ON_DEVICE);
-    fill_numbered(e.written, SIZE, 4);
-    for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) lend(&e, n, n * 64, VERBS_LENT_LEAST + n, &done);
-    for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) {
-        receive(&e, n, n, VERBS_LENT_LEAST + n);
-        CHECK(memcmp(e.seen + n, e.written + n * 64, VERBS_LENT_LEAST + n) == 0);
-    }
-    await_count(&done, VERBS_LOANS + 30);
-    close_ends(&e);
-}
+static void many_loans(void) { lend_too_much(true, ON_DEVICE); }
 
 static void to_a_device_while_cut(void) { cut_often(false, ON_DEVICE); }
 static void from_a_device_while_cut(void) { cut_often(true, ON_DEVICE); }

@@ -96,21 +96,7 @@ static void in_order(void) {
     close_ends(&e);
 }
 
-/* More loans than the link keeps account of. */
-static void many_loans(void) {
-    struct ends e;
-    _Atomic int done = 0;
-    open_ends(&e, "verbs(rails=2)", false, BOTH);
-    fill_numbered(e.source, SIZE, 4);
-    for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) lend(&e, n, n * 64, VERBS_LENT_LEAST + n, &done);
-    for (uint64_t n = 0; n < VERBS_LOANS + 30; n++) {
-        receive(&e, n, n, VERBS_LENT_LEAST + n);
-        CHECK(memcmp(e.target + n, e.source + n * 64, VERBS_LENT_LEAST + n) == 0);
-    }
-    await_count(&done, VERBS_LOANS + 30);
-    CHECK(link_counts(e.to).bulk_pulled >= VERBS_LOANS * (uint64_t)VERBS_LENT_LEAST);
-    close_ends(&e);
-}
+static void many_loans(void) { lend_too_much(false, BOTH); }
 
 static void *take_back(void *arg) {
     struct ends *e = arg;
