@@ -157,20 +157,22 @@ static void take_question(struct verbs *v, const struct verbs_frame *f) {
     gv_verbs_kick(v);
 }
 
-/* The peer has so many loans. Whoever sent it their last bytes is back from sendmsg before their memory is used for anything else. */
-static void take_back(struct verbs *v, uint64_t pulled) {
-    if (pulled <= atomic_load(&v->loans.pulled)) return;
+/* What the peer has read or fetched so far is its owner's to write again, once whoever sent the last of it is back from sendmsg. */
+static void take_back(struct verbs *v, const struct verbs_frame *f) {
+    bool some = f->read != atomic_load(&v->out_control->head) || f->bulk_read != atomic_load(&v->bulk_out_control->head) ||
+                f->pulled > atomic_load(&v->loans.pulled);
+    if (!some) return;
     gv_spin_lock(&v->carrier.sending);
     gv_spin_unlock(&v->carrier.sending);
-    gv_verbs_loans_said(v, pulled);
+    gv_verbs_peer_has_read(v->out_control, f->read);
+    gv_verbs_peer_has_read(v->bulk_out_control, f->bulk_read);
+    if (f->pulled > atomic_load(&v->loans.pulled)) gv_verbs_loans_said(v, f->pulled);
 }
 
 /* A whole frame is there. */
 static void take(struct verbs *v, const struct verbs_frame *f) {
     struct verbs_carrier *c = &v->carrier;
-    gv_verbs_peer_has_read(v->out_control, f->read);
-    gv_verbs_peer_has_read(v->bulk_out_control, f->bulk_read);
-    take_back(v, f->pulled);
+    take_back(v, f);
     if (f->kind == VERBS_ASKS) take_question(v, f);
     if (!f->size || f->kind == VERBS_ASKS) return;
     if (f->kind == VERBS_OF_A_LOAN) {
