@@ -247,6 +247,7 @@ def test_refusals(own_pool: Callable[..., Server], build: Callable[..., Path], t
         assert move(server, name, 1, "--limit", "soon").returncode == 2
         with running(server, [build("moved"), end, "holds", "250"]):
             refused(server, name, 1, "the session stays where it is: the GPU has not enough free memory")
+        assert wait_until(lambda: len(server.sessions()) == 1)
         (now,) = server.sessions()
         assert now["worker_pid"] == session["worker_pid"] and now["devices"] == [0]
         moved(server, name, 1)

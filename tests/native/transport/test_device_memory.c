@@ -112,19 +112,24 @@ static void broken(bool to_client) {
 static void broken_target(void) { broken(false); }
 static void broken_source(void) { broken(true); }
 
+struct until_dead {
+    struct ends e;
+    _Atomic int done; /* the link may count here until it is closed */
+};
+
 static void *lend_until_dead(void *arg) {
-    struct ends *e = arg;
-    _Atomic int done = 0;
-    for (int n = 1; !gv_link_dead(e->from); n++) {
-        if (gv_bulk_open(e->from, 1, SIZE)) gv_bulk_part(e->from, e->source, SIZE, count, &done);
-        for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(&done) < n && !gv_link_dead(e->from); usleep(100)) CHECK(gv_now_ns() < end);
+    struct until_dead *u = arg;
+    struct gv_link *from = u->e.from;
+    for (int n = 1; !gv_link_dead(from); n++) {
+        if (gv_bulk_open(from, 1, SIZE)) gv_bulk_part(from, u->e.source, SIZE, count, &u->done);
+        for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; atomic_load(&u->done) < n && !gv_link_dead(from); usleep(100)) CHECK(gv_now_ns() < end);
     }
-    gv_link_take_back_memory(e->from, e->source); /* nothing of it is lent any more */
+    gv_link_take_back_memory(from, u->e.source); /* nothing of it is lent any more */
     return NULL;
 }
 
 static void *receive_until_dead(void *arg) {
-    struct ends *e = arg;
+    struct ends *e = &((struct until_dead *)arg)->e;
     struct gv_bulk_header h;
     while (gv_bulk_recv_header(e->to, &h) == 0 && gv_bulk_recv(e->to, e->target, h.size) == 0) continue;
     return NULL;
@@ -132,18 +137,19 @@ static void *receive_until_dead(void *arg) {
 
 /* The same while no rail works. */
 static void broken_over_tcp(bool to_client) {
-    struct ends e;
+    struct until_dead u = {0};
+    struct ends *e = &u.e;
     pthread_t threads[2];
-    open_ends(&e, "verbs(rails=2)", to_client, ON_DEVICE);
-    CHECK(pthread_create(&threads[0], NULL, lend_until_dead, &e) == 0 && pthread_create(&threads[1], NULL, receive_until_dead, &e) == 0);
+    open_ends(e, "verbs(rails=2)", to_client, ON_DEVICE);
+    CHECK(pthread_create(&threads[0], NULL, lend_until_dead, &u) == 0 && pthread_create(&threads[1], NULL, receive_until_dead, &u) == 0);
     for (uint32_t i = 0; i < 2; i++) atomic_store(&rail(i)->drop, 1);
-    for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&e.device.moved); usleep(1000)) CHECK(gv_now_ns() < end);
-    atomic_store(&e.device.broken, true);
-    await_death(e.s.p.worker, "could not be carried to or from the device's memory");
-    gv_link_kill(e.s.p.client, "its server would say so");
+    for (int64_t end = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&e->device.moved); usleep(1000)) CHECK(gv_now_ns() < end);
+    atomic_store(&e->device.broken, true);
+    await_death(e->s.p.worker, "could not be carried to or from the device's memory");
+    gv_link_kill(e->s.p.client, "its server would say so");
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     for (uint32_t i = 0; i < 2; i++) atomic_store(&rail(i)->drop, 0);
-    close_ends(&e);
+    close_ends(e);
 }
 
 static void broken_target_over_tcp(void) { broken_over_tcp(false); }

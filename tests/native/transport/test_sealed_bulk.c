@@ -375,7 +375,8 @@ static void pull(struct session *s, uint64_t chance) {
     pthread_mutex_unlock(&b->lock);
 }
 
-static void with_mischief(enum mischief mischief, int after, const char *link) {
+/* All payloads once. How often the relay did it; *noticed: how often the ends say so. */
+static int one_session(enum mischief mischief, int after, const char *link, uint64_t *noticed) {
     struct session s;
     struct listening listeners[2];
     open_session(&s, link, mischief, after);
@@ -390,13 +391,25 @@ static void with_mischief(enum mischief mischief, int after, const char *link) {
         if (!atomic_load(&s.r.relay.done)) pull(&s, n);
     }
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-    uint64_t seen = relayed_noticed(&s.r); /* first: the relay goes on */
+    *noticed = relayed_noticed(&s.r); /* first: the relay goes on */
     int done = atomic_load(&s.r.relay.done);
-    fprintf(stderr, "  %s: %d times, noticed %llu\n", link, done, (unsigned long long)seen);
+    fprintf(stderr, "  %s: %d times, noticed %llu\n", link, done, (unsigned long long)*noticed);
     /* What was done behind the last payload, or to a connection that had just been cut, nobody looks at. */
-    CHECK(done >= 5 && seen >= 5 && seen <= (uint64_t)done);
+    CHECK(*noticed <= (uint64_t)done);
     for (int i = 0; i < 2; i++) listen_stop(&listeners[i]);
     relayed_close(&s.r);
+    return done;
+}
+
+/* Five times at least; where the machine is busy a session may give the relay fewer chances. */
+static void with_mischief(enum mischief mischief, int after, const char *link) {
+    int done = 0;
+    uint64_t seen = 0, noticed;
+    for (int sessions = 0; sessions < 5 && (done < 5 || seen < 5); sessions++) {
+        done += one_session(mischief, after, link, &noticed);
+        seen += noticed;
+    }
+    CHECK(done >= 5 && seen >= 5);
 }
 
 static void with_each_number_of_channels(enum mischief mischief, int after) {
