@@ -43,7 +43,10 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         ValueError: it is no message.
     """
     room = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
-    raw, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    try:
+        raw, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:  # told once: the other end was closed before it had read everything; what it has said comes after that
+        raw, ancillary, flags, _ = sock.recvmsg(MAX_MESSAGE, room, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

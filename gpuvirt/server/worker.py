@@ -64,7 +64,7 @@ def _work(library: WorkerLibrary, daemon: socket.socket, backend: str, boxed: bo
     row = memory_usage.reserve_row()
     if boxed:
         box.prepare(backend, row)
-    messages.send(daemon, {"op": "ready"})
+    _tell(daemon, {"op": "ready"})
     tenant = ""
     while True:
         while not select.select([daemon], [], [], CACHE_REFRESH)[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import socket
 import struct
@@ -53,7 +54,8 @@ def work(daemon: socket.socket, args: argparse.Namespace) -> int:
         time.sleep(0.3 if args.starts != os.devnull else 0)
         starts.write("-")
     time.sleep(args.slow)
-    messages.send(daemon, {"op": "ready"})
+    with contextlib.suppress(BrokenPipeError):
+        messages.send(daemon, {"op": "ready"})
     while True:
         received = messages.receive(daemon)
         if received is None:

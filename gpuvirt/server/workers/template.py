@@ -102,7 +102,7 @@ class Template:
     def _readable(self) -> None:
         try:
             received = messages.receive(self._socket)
-        except (BlockingIOError, ConnectionResetError):  # reset: it ended without having read everything; what it has said comes after that
+        except BlockingIOError:
             return
         except (OSError, ValueError):
             received = None

@@ -336,7 +336,7 @@ class WorkerProcess:
     def _readable(self) -> None:
         try:
             received = messages.receive(self._socket)
-        except (BlockingIOError, ConnectionResetError):  # reset: it ended without having read everything; what it has said comes after that
+        except BlockingIOError:
             return
         except OSError:
             received = None
