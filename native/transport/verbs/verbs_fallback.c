@@ -166,7 +166,7 @@ static void take_back(struct verbs *v, const struct verbs_frame *f) {
     gv_spin_unlock(&v->carrier.sending);
     gv_verbs_peer_has_read(v->out_control, f->read);
     gv_verbs_peer_has_read(v->bulk_out_control, f->bulk_read);
-    if (f->pulled > atomic_load(&v->loans.pulled)) gv_verbs_loans_said(v, f->pulled);
+    gv_verbs_loans_said(v, f->pulled);
 }
 
 /* A whole frame is there. */
