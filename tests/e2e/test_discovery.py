@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -43,26 +44,32 @@ def token_of(state: Path) -> str:
 
 
 @pytest.fixture
-def oak(own_pool: Callable[..., Server], tmp_path: Path) -> Server:
+def name() -> str:
+    """Nobody else's: the same tests may be run from another checkout at the same time."""
+    return f"oak-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def oak(own_pool: Callable[..., Server], name: str, tmp_path: Path) -> Server:
     """One that announces itself, to this machine only. Its tokens are no other server's."""
-    return own_pool(*SOFT, "--announce", "--name", tmp_path.name, env=clean_environment(GPUVIRT_STATE=str(tmp_path / "oak")))
+    return own_pool(*SOFT, "--announce", "--name", name, env=clean_environment(GPUVIRT_STATE=str(tmp_path / "oak")))
 
 
-def test_a_pool_is_found_by_its_token(oak: Server, tmp_path: Path) -> None:
+def test_a_pool_is_found_by_its_token(oak: Server, name: str, tmp_path: Path) -> None:
     """And the program's user is told which. Who has another token is told what there is; a server that has ended is not found."""
     token = token_of(tmp_path / "oak")
     found: dict[str, dict[str, Any]] = {}
 
     def is_listed() -> bool:  # a busy machine may be too slow for the time of one look
         found.update(listed(token))
-        return tmp_path.name in found
+        return name in found
 
     wait_until(is_listed)
-    row = found[tmp_path.name]
+    row = found[name]
     assert (row["addresses"], row["gpus"], row["backend"], row["own"]) == ([oak.url], 1, "soft", True)
-    wait_until(lambda: tmp_path.name in gpuvirt("pools", COLUMNS="200").stdout)
+    wait_until(lambda: name in gpuvirt("pools", COLUMNS="200").stdout)
     done = works(token)
-    assert done.stdout == "running\nright\n" and f"found the pool of {tmp_path.name} at {oak.url}" in done.stderr, done.stderr
+    assert done.stdout == "running\nright\n" and f"found the pool of {name} at {oak.url}" in done.stderr, done.stderr
     refused = works(token_of(tmp_path / "other"))  # of a server that is not there
     assert refused.returncode == 125 and "are not those of this token" in refused.stderr and oak.url in refused.stderr
     oak.stop()
@@ -70,7 +77,7 @@ def test_a_pool_is_found_by_its_token(oak: Server, tmp_path: Path) -> None:
     assert gone.returncode == 125 and oak.url not in gone.stderr, gone.stderr
 
 
-def test_who_only_says_that_it_is_the_pool_gets_nobody(oak: Server, own_pool: Callable[..., Server], tmp_path: Path) -> None:
+def test_who_only_says_that_it_is_the_pool_gets_nobody(oak: Server, name: str, own_pool: Callable[..., Server], tmp_path: Path) -> None:
     """Another server is announced as of oak's pool; it does not hold the token's secret, and the program works on oak."""
     impostor = own_pool(*SOFT, env=clean_environment(GPUVIRT_STATE=str(tmp_path / "other")))
     token = token_of(tmp_path / "oak")
@@ -78,7 +85,7 @@ def test_who_only_says_that_it_is_the_pool_gets_nobody(oak: Server, own_pool: Ca
 
     async def run() -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
         host, _, port = impostor.info["address"].rpartition(":")
-        lie = Announcer(Announcement(f"{tmp_path.name}-lie", (), digest, 9, "cuda"), host, int(port))
+        lie = Announcer(Announcement(f"{name}-lie", (), digest, 9, "cuda"), host, int(port))
         await lie.start()
         try:
             both = await asyncio.to_thread(works, token)
