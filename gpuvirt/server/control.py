@@ -35,12 +35,7 @@ class ControlServer:
 
     def __init__(self, tokens: TokenStore, handlers: dict[str, Handler]) -> None:
         self._tokens = tokens
-        self._handlers: dict[str, Handler] = {
-            "token_list": self._token_list,
-            "token_create": self._token_create,
-            "token_revoke": self._token_revoke,
-            **handlers,
-        }
+        self._handlers: dict[str, Handler] = {**token_requests(tokens), **handlers}
         keys = CurveKeys(tokens.server_public, tokens.server_secret)
         self._port = CurvePort("control", keys, lambda key: key in tokens.control_keys(), MAX_MESSAGE)
         self._task: asyncio.Task[None] | None = None
@@ -105,31 +100,34 @@ class ControlServer:
             raise GpuvirtError(expired)
         return await handler(message)
 
-    # ---- tokens -------------------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _admin(message: dict[str, Any]) -> None:
+def token_requests(tokens: TokenStore) -> dict[str, Handler]:
+    """What an admin asks of the tokens, by operation; each request says in ``from`` whose it is."""
+
+    def admin(message: dict[str, Any]) -> None:
         sender: TokenEntry = message["from"]
         if not sender.admin:
             raise GpuvirtError(f"the token {sender.name!r} may use GPUs but not manage tokens; ask the server's owner")
 
-    async def _token_list(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._admin(message)
-        return {"tokens": [entry.public() for entry in self._tokens.entries()]}
+    async def listed(message: dict[str, Any]) -> dict[str, Any]:
+        admin(message)
+        return {"tokens": [entry.public() for entry in tokens.entries()]}
 
-    async def _token_create(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._admin(message)
+    async def create(message: dict[str, Any]) -> dict[str, Any]:
+        admin(message)
         name = str(message.get("name", ""))
         lifetime = message.get("lifetime")
         if lifetime is not None and (type(lifetime) not in (int, float) or not 0 < lifetime <= LIFETIME_MOST):
             raise GpuvirtError(f"a token is valid for a number of seconds up to {LIFETIME_MOST:.0f}")
         rights = {right: message[right] for right in RIGHTS if right in message}
-        token = self._tokens.create(name, message.get("admin") is True, lifetime=lifetime, **rights)
+        token = tokens.create(name, message.get("admin") is True, lifetime=lifetime, **rights)
         log.info("token %r made", name)
         return {"token": token.text()}
 
-    async def _token_revoke(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._admin(message)
-        entry = self._tokens.revoke(str(message.get("which", "")))
+    async def revoke(message: dict[str, Any]) -> dict[str, Any]:
+        admin(message)
+        entry = tokens.revoke(str(message.get("which", "")))
         log.info("token %r revoked", entry.name)
         return {"revoked": entry.public()}
+
+    return {"token_list": listed, "token_create": create, "token_revoke": revoke}

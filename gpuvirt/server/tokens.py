@@ -102,6 +102,21 @@ def _entry(raw: Any) -> TokenEntry:
     return entry
 
 
+def parse_tokens(text: str) -> tuple[int, list[TokenEntry]]:
+    """What a tokens' file says: its revision, a number that each change of it raises (0: of a version that kept none), and the tokens.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    told = json.loads(text)
+    revision, listed = (told.get("revision"), told.get("tokens")) if isinstance(told, dict) else (0, told)
+    if not isinstance(listed, list):
+        raise ValueError("it is no list")
+    if type(revision) is not int or revision < 0:
+        raise ValueError("its revision is no number")
+    return revision, [_entry(raw) for raw in listed]
+
+
 class TokenStore:
     """The tokens and the server's key pair in `folder` (mode 0700; files have mode 0600, are replaced atomically and changed under a lock)."""
 
@@ -109,6 +124,7 @@ class TokenStore:
         self.folder = paths.private_dir(folder or paths.state_dir())
         self._file = self.folder / "tokens.json"
         self._stamp: tuple[int, int, int] | None = None
+        self._revision = 0
         self._entries: list[TokenEntry] = []
         self._control_keys: dict[bytes, TokenEntry] = {}
         with self._locked():
@@ -161,7 +177,7 @@ class TokenStore:
             GpuvirtError: the file cannot be read.
         """
         self._load()
-        return json.dumps([asdict(entry) for entry in self._entries])
+        return self._written(self._entries)
 
     def control_keys(self) -> dict[bytes, TokenEntry]:
         """The z85 public keys that the control channel knows, each with its token, which may have expired."""
@@ -284,22 +300,24 @@ class TokenStore:
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
             if stamp == self._stamp:
                 return True
-            listed = json.loads(self._file.read_text())
-            if not isinstance(listed, list):
-                raise ValueError("it is no list")
-            entries = [_entry(raw) for raw in listed]
+            revision, entries = parse_tokens(self._file.read_text())
         except FileNotFoundError:
-            self._entries, self._control_keys, self._stamp = [], {}, None
+            self._revision, self._entries, self._control_keys, self._stamp = 0, [], {}, None
             return False
         except (OSError, ValueError) as error:
             raise GpuvirtError(f"the tokens in {self._file} cannot be read ({error}); repair the file or remove it to start anew") from None
+        self._revision = revision
         self._use(entries, stamp)
         return True
 
     def _save(self, entries: list[TokenEntry]) -> None:
-        paths.write_private(self._file, json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
+        self._revision += 1
+        paths.write_private(self._file, self._written(entries, 1) + "\n")
         found = self._file.stat()
         self._use(entries, (found.st_ino, found.st_mtime_ns, found.st_size))
+
+    def _written(self, entries: list[TokenEntry], indent: int | None = None) -> str:
+        return json.dumps({"revision": self._revision, "tokens": [asdict(entry) for entry in entries]}, indent=indent)
 
     def _use(self, entries: list[TokenEntry], stamp: tuple[int, int, int]) -> None:
         self._entries, self._stamp = entries, stamp

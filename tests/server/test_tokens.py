@@ -14,7 +14,7 @@ from zmq.utils import z85
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.rights import Rights
-from gpuvirt.server.tokens import TokenStore
+from gpuvirt.server.tokens import TokenStore, parse_tokens
 from gpuvirt.transport.token import Token, control_secret, parse_token
 
 
@@ -134,10 +134,13 @@ def test_tokens_of_one_user_have_the_same_rights(tmp_path: Path) -> None:
 def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
     store = TokenStore(tmp_path)
     file = tmp_path / "tokens.json"
-    oldest = [{k: v for k, v in entry.items() if k in ("id", "secret", "name", "admin", "created")} for entry in json.loads(file.read_text())]
+    now = json.loads(file.read_text())["tokens"]
+    oldest = [{k: v for k, v in entry.items() if k in ("id", "secret", "name", "admin", "created")} for entry in now]
     file.write_text(json.dumps(oldest))
     (entry,) = store.entries()
-    assert entry.rights == Rights() and entry.expires == 0 and not entry.expired
+    assert entry.rights == Rights() and entry.expires == 0 and not entry.expired and parse_tokens(store.text())[0] == 0
+    store.create("another")
+    assert parse_tokens(store.text()) == (1, store.entries()) == parse_tokens(file.read_text())
 
 
 @pytest.mark.parametrize(
@@ -145,6 +148,7 @@ def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
     [
         ("{", "cannot be read"),
         ("{}", "it is no list"),
+        ('{"revision": -1, "tokens": []}', "its revision is no number"),
         ("[5]", "it lists what is no token"),
         ({"quota": 5}, "'quota' of a token is not known to this version"),
         ({"name": None}, "of another kind"),
@@ -164,7 +168,7 @@ def test_a_file_of_an_older_version_is_read(tmp_path: Path) -> None:
 def test_a_damaged_file_is_said_to_be_damaged(tmp_path: Path, change: str | dict[str, object], text: str) -> None:
     store = TokenStore(tmp_path)
     file = tmp_path / "tokens.json"
-    (entry,) = json.loads(file.read_text())
+    (entry,) = json.loads(file.read_text())["tokens"]
     if change == "name":
         del entry["name"]
     file.write_text(change if isinstance(change, str) and change != "name" else json.dumps([entry | (change if isinstance(change, dict) else {})]))
