@@ -16,13 +16,13 @@ static void await_death(struct gv_link *link, const char *why) {
     CHECK_TEXT(gv_link_death(link), why);
 }
 
-/* A write with these news behind it, over the queue of records or of payloads. */
+/* A write with these news behind it, over the queue of records or of payloads; not if the client has closed it, because the worker's end is dead. */
 static void post(struct gv_link *client, bool payloads, const void *from, uint32_t size, uint64_t to, uint32_t news) {
     struct verbs *v = (struct verbs *)client;
     struct verbs_queue *q = payloads ? &v->bulk[0] : &v->queue;
     CHECK(size <= q->inline_most);
     gv_spin_lock(&q->posting);
-    CHECK(gv_verbs_queue_post(q, &(struct verbs_write){.from = from, .to = to, .size = size, .tells = true, .news = news}, 1, false, 0));
+    if (q->qp) CHECK(gv_verbs_queue_post(q, &(struct verbs_write){.from = from, .to = to, .size = size, .tells = true, .news = news}, 1, false, 0));
     gv_spin_unlock(&q->posting);
 }
 
@@ -52,7 +52,7 @@ static void a_record_of_no_size(void) {
 static bool room(struct verbs *client) {
     gv_verbs_poll_bulk(client);
     gv_spin_lock(&client->bulk[0].posting);
-    bool room = gv_verbs_queue_room(&client->bulk[0], 1, 1, false);
+    bool room = client->bulk[0].qp && gv_verbs_queue_room(&client->bulk[0], 1, 1, false);
     gv_spin_unlock(&client->bulk[0].posting);
     return room;
 }
