@@ -171,6 +171,25 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
     return condition()
 
 
+def children(pid: int) -> dict[int, str]:
+    """Processes that it has started and that live: by their ids, their command lines."""
+    found = dict[int, str]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            state, parent = stat.read_text().rsplit(")", 1)[1].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found[int(stat.parent.name)] = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Its children, theirs, and so on."""
+    found = children(pid)
+    for child in [*found]:
+        found |= descendants(child)
+    return found
+
+
 def can_make_namespaces() -> bool:
     if not shutil.which("ip") or os.geteuid() != 0:
         return False

@@ -34,7 +34,9 @@ class Jobs:
 
     def __call__(self, verb: str, *line: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         line = (*GPUVIRT, "batch", verb, *line)
-        return subprocess.run(line, capture_output=True, text=True, env=self.env, check=check, timeout=SOON, cwd=self.folder)
+        done = subprocess.run(line, capture_output=True, text=True, env=self.env, check=False, timeout=SOON, cwd=self.folder)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
 
     def submit(self, *line: str) -> str:
         return self("submit", "-q", *line).stdout.strip()

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from e2e.harness import GPUVIRT, HERE, Server, assert_right, clean_environment, run_program, running, start_server
+from e2e.harness import GPUVIRT, HERE, Server, assert_right, children, clean_environment, run_program, running, start_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuvirt.client.connect import ask
@@ -55,13 +55,29 @@ class Pool:
 
     def start(self, name: str, gpus: int, *options: str, listen: str = "127.0.0.1:0", prefix: list[str] | None = None) -> Server:
         """A host; the first is the head."""
-        part = ["--join", next(iter(self.hosts.values())).url] if self.hosts and name != next(iter(self.hosts)) else ["--head"]
-        line = [*part, "--name", name, "--backend", "soft", "--gpus", str(gpus), "--gpu-memory", "256m", *options]
+        line = [*self.part(name), "--name", name, "--backend", "soft", "--gpus", str(gpus), "--gpu-memory", "256m", *options]
         server = self.hosts[name] = start_server(self.folder / name, *line, env=self.env(name), listen=listen, prefix=prefix)
         if not self.token:
             show = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, env=self.env(name), check=True, timeout=100)
             self.token = show.stdout.strip()
         return server
+
+    def joined(self, name: str) -> Path:
+        """Where a host that is not the head has what it knows of the pool."""
+        (found,) = (self.folder / name / "state").glob("joined-*")
+        return found
+
+    def part(self, name: str) -> list[str]:
+        """How a host becomes one of the pool."""
+        return ["--join", next(iter(self.hosts.values())).url] if self.hosts and name != next(iter(self.hosts)) else ["--head"]
+
+    def stop_scheduler(self) -> None:
+        """Until it is started, there is none."""
+        next(iter(self.hosts.values())).stop(signal.SIGKILL)
+
+    def start_scheduler(self) -> None:
+        name, head = next(iter(self.hosts.items()))
+        self.start(name, 1, listen=head.info["address"])
 
     def stop(self) -> None:
         for server in self.hosts.values():
@@ -87,6 +103,11 @@ class Pool:
     def placed(self, at: str) -> list[str]:
         """The host of each session, as one of them says."""
         return sorted(session["server"] for lease in self.json(at, "ps") for session in lease["sessions"])
+
+    def programs_at(self, at: str, host: str, programs: list[Any]) -> list[Any]:
+        """Those of `running` whose sessions are at a host, as another one says."""
+        pids = {session["pid"] for lease in self.json(at, "ps") for session in lease["sessions"] if session["server"] == host}
+        return [program for program in programs if pids & children(program.pid).keys()]
 
     def are_there(self, at: str, *names: str) -> bool:
         """Whether these are the hosts of the pool, as one of them says."""
@@ -251,13 +272,13 @@ def test_a_token_of_the_pool_is_good_at_all_hosts_until_it_is_revoked(three: Poo
     assert guest.returncode != 0 and "revoked" in err, out + err
 
 
-def test_the_head_is_killed_and_comes_back(hosts: Pool, tmp_path: Path) -> None:
-    """What works goes on, also where a host is started anew before its head is there; what comes waits, and the next head finds everything."""
-    head = hosts.start("oak", 1)
+def test_the_scheduler_is_killed_and_comes_back(hosts: Pool, tmp_path: Path) -> None:
+    """What works goes on, also where a host is started anew before there is one; what comes waits, and the next scheduler finds everything."""
+    hosts.start("oak", 1)
     hosts.start("elm", 2, "--gpus", "2")
     wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
     with hosts.running("elm", [*STAYS, tmp_path / "one"], "--gpus", "2", "--compute", "1") as works:
-        head.stop(signal.SIGKILL)
+        hosts.stop_scheduler()
         hosts.hosts["elm"].stop(signal.SIGKILL)
         elm = hosts.start("elm", 2, "--gpus", "2", listen=hosts.hosts["elm"].info["address"])
         assert "goes on with what it has" in elm.log.read_text()
@@ -265,7 +286,7 @@ def test_the_head_is_killed_and_comes_back(hosts: Pool, tmp_path: Path) -> None:
         env = clean_environment(GPUVIRT_TOKEN=hosts.token)
         with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as waits:
             wait_until(lambda: any(lease["state"] == "queued" and "does not answer" in lease["why"] for lease in hosts.json("elm", "ps")))
-            hosts.start("oak", 1, listen=head.info["address"])
+            hosts.start_scheduler()
             wait_until(lambda: hosts.are_there("oak", "oak", "elm"))
             (tmp_path / "two").touch()
             assert waits.communicate(timeout=SOON)[0] == "running\nright\n"
