@@ -47,7 +47,8 @@ def duration(text: str) -> int:
 
 @click.command(
     epilog="\b\nExamples:\n  gpuvirt serve --backend soft --gpus 2\n  gpuvirt serve --listen 0.0.0.0:7070\n"
-    "  gpuvirt serve --head --listen 0.0.0.0:7070\n  gpuvirt serve --join tcp://gpu-host:7070 --listen 0.0.0.0:7070"
+    "  gpuvirt serve --head --listen 0.0.0.0:7070\n  gpuvirt serve --join tcp://gpu-host:7070 --listen 0.0.0.0:7070\n"
+    "  gpuvirt serve --ray auto --listen 0.0.0.0:7070"
 )
 @click.option(
     "--listen", type=address, default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Address to listen on; port 0 takes a free port."
@@ -124,12 +125,17 @@ def duration(text: str) -> int:
 )
 @click.option("--head", is_flag=True, help="Begin a pool of many hosts: this one decides who gets which GPUs of all that join it.")
 @click.option("--join", type=pool_address, metavar="POOL", help="Be one more host of a pool: tcp://HOST:PORT of any that is in it already, or find.")
-@click.option("--rack", type=rack_name, metavar="NAME", help="With --head or --join: where this host is; hosts of one rack are near each other.")
+@click.option(
+    "--ray",
+    metavar="CLUSTER",
+    help="Be a host of the pool of a Ray cluster, of which this machine is a node: auto, or HOST:PORT; the first begins it.",
+)
+@click.option("--rack", type=rack_name, metavar="NAME", help="In a pool of many hosts: where this host is; hosts of one rack are near each other.")
 @click.option(
     "--rebalance",
     type=click.IntRange(0, 1000),
     metavar="N",
-    help="With --head: have up to N leases move to a host that joins, from GPUs that more leases share.  [default: 0]",
+    help="With --head, or the first with --ray: have up to N leases move to a host that joins, from GPUs that more leases share.  [default: 0]",
 )
 @click.option("--announce", is_flag=True, help="Say in this network, by multicast DNS, that this server is there; clients find it with --pool find.")
 @click.option("--name", help="Name of this server, shown by other verbs.  [default: the host's name]")
@@ -157,6 +163,7 @@ def serve(
     metrics: tuple[str, int] | None,
     head: bool,
     join: PoolAddress | None,
+    ray: str | None,
     rack: str | None,
     rebalance: int | None,
     announce: bool,
@@ -169,14 +176,17 @@ def serve(
 
     Runs in the foreground until Ctrl-C or SIGTERM. Clients of the same user on the same host need no token; others need the one that
     `gpuvirt token show` prints. --head and --join make many hosts one pool, of which any host's address is as good as another's; who joins needs an
-    admin's token in GPUVIRT_TOKEN. Links over tcp are sealed; SECURITY.md says what a token amounts to: read it before listening on another address.
+    admin's token in GPUVIRT_TOKEN. --ray does so with the nodes of a Ray cluster. Links over tcp are sealed; SECURITY.md says what a token amounts
+    to: read it before listening on another address.
     """
-    if head and join is not None:
-        raise click.UsageError("--head begins a pool and --join makes this host one of another; give one of them")
-    if rack and not head and join is None:
-        raise click.UsageError("--rack is of a host in a pool of many; give --head or --join with it")
-    if rebalance is not None and not head:
-        raise click.UsageError("--rebalance is for the host that decides; give it to the one with --head")
+    if head + (join is not None) + (ray is not None) > 1:
+        raise click.UsageError("--head begins a pool, --join makes this host one of another, --ray one of a Ray cluster's; give one of them")
+    if ray is not None and not re.fullmatch(r"auto|[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}", ray):
+        raise click.UsageError(f"{ray!r} is no Ray cluster: give auto, or HOST:PORT of its head as `ray start --address` has it")
+    if rack and not head and join is None and ray is None:
+        raise click.UsageError("--rack is of a host in a pool of many; give --head, --join or --ray with it")
+    if rebalance is not None and not head and ray is None:
+        raise click.UsageError("--rebalance is for the host that decides; give it to the one with --head, or to the first with --ray")
     if driver is not None and not driver.is_absolute():
         raise click.UsageError("--driver needs an absolute path: a bare name could find gpuvirt's own libcuda.so.1")
     if driver is not None and backend == "soft":
@@ -212,6 +222,7 @@ def serve(
         metrics=metrics,
         head=head,
         join=join,
+        ray=ray or "",
         rack=rack or "",
         rebalance=rebalance or 0,
         announce=announce,

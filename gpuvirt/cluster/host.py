@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -23,16 +22,14 @@ from gpuvirt.cluster.migration.drain import Drain
 from gpuvirt.cluster.migration.relocations import Relocations
 from gpuvirt.cluster.migration.requests import MigrationRequests
 from gpuvirt.cluster.migration.source import Keys, Source
-from gpuvirt.cluster.service import SchedulerService
+from gpuvirt.cluster.rendezvous import Found, Rendezvous
+from gpuvirt.cluster.service import SchedulerService, next_epoch
 from gpuvirt.cluster.whole_pool import WholePool
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.ports.curve_port import CurveKeys
 from gpuvirt.server.sessions import Sessions
 from gpuvirt.server.tokens import TokenEntry, TokenStore
-from gpuvirt.transport.control import request
-from gpuvirt.transport.pool import PoolAddress
-from gpuvirt.transport.token import Token
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -47,8 +44,8 @@ class PoolHost:
         name: told from all others of the pool.
         url: where clients of other hosts reach it.
         tokens: the pool's.
-        joined: what the host that was asked has told, and where it is; None: this is the head, or that host has not answered yet.
-        address, token: of that host, None: this is the head.
+        joined: what was told of the pool; None: this is the head, or nobody has answered yet.
+        rendezvous: by which the scheduler is found, None: this is the head.
         rack: its name, "": none.
         rebalance: of the head: how many leases may move to a host that joins.
     """
@@ -58,14 +55,13 @@ class PoolHost:
         name: str,
         url: str,
         tokens: TokenStore,
-        joined: tuple[Credentials, str] | None = None,
-        address: PoolAddress | None = None,
-        token: str | None = None,
+        joined: Found | None = None,
+        rendezvous: Rendezvous | None = None,
         rack: str = "",
         rebalance: int = 0,
     ) -> None:
         self.name, self._url, self._tokens = name, url, tokens
-        self._joined, self._address, self._token = joined, address, token
+        self._joined, self._rendezvous = joined, rendezvous
         self._rack, self._rebalance = rack, rebalance
         self.member: Member | None = None
         self._service: SchedulerService | None = None
@@ -82,7 +78,7 @@ class PoolHost:
     def policy(self, local: PolicyMachine) -> Member:
         """That of this host's leases."""
         entry = HostEntry(self.name, self._url, tuple(local.room.total), most=local.most(0), rack=self._rack)
-        where = self._joined[0].head if self._joined else self._address.url if self._address else self._url
+        where = self._joined[0].head if self._joined else self._rendezvous.where if self._rendezvous else self._url
         self.member = Member(local, entry, self._send, where)
         return self.member
 
@@ -121,8 +117,9 @@ class PoolHost:
         destination = self._open_migration(sessions, member)
         migration_port = destination.start(host, port + 1 if port else 0, limit)
         member.entry = replace(member.entry, control_port=control_port, migration_port=migration_port)
-        if self._address is None:
-            service = SchedulerService(self.name, self._tokens, handle, self._url, self._rebalance)
+        if self._rendezvous is None:
+            epoch = next_epoch(self._tokens.folder)
+            service = SchedulerService(self._tokens, self._url, epoch, self.name, handle, self._rebalance)
             service.start(host, port, limit)
             self._service = service
             service.receive(member.join())
@@ -130,7 +127,7 @@ class PoolHost:
             log.info("TOKEN is what `gpuvirt token show` prints here%s", "; only this machine reaches that address" if is_near(self._url) else "")
             self._alive = asyncio.create_task(self._say_alive())
         else:
-            self._link = Link(member, self._address, self._token, self._joined, handle, self._learned)
+            self._link = Link(member, self._rendezvous, self._joined, handle, self._learned)
             self._link.start()
 
     def _member_secret(self) -> bytes:
@@ -188,7 +185,7 @@ class PoolHost:
 
         ``cluster_join`` tells an admin what a host needs to join. On other hosts than the head, requests about tokens are the head's.
         """
-        forwarded = {} if self._address is None else {op: self._forward(op) for op in FORWARDED}
+        forwarded = {} if self._rendezvous is None else {op: self._forward(op) for op in FORWARDED}
         every = {**self._whole.over(self._migration.over(own)), "cluster_join": self._cluster_join, "drain": self._migration.drain, **forwarded}
         return {op: self._whole.meant(handler) for op, handler in every.items()}
 
@@ -206,15 +203,8 @@ class PoolHost:
     def _forward(self, op: str) -> Handler:
         async def forwarded(message: dict[str, Any]) -> dict[str, Any]:
             sender: TokenEntry = message["from"]
-            assert self._address is not None
-            _, status = await asyncio.to_thread(credentials.ask, self._address, self._token)
+            assert self._rendezvous is not None
             said = {name: value for name, value in message.items() if name not in ("v", "op", "from")}
-            token = Token(bytes.fromhex(sender.id), sender.key, status.token.server_key)
-            return await asyncio.to_thread(lambda: request(status.peer, status.greeting.control_port, token, op, **said))
+            return await asyncio.to_thread(self._rendezvous.forward, sender, op, said)
 
         return forwarded
-
-
-def state_folder(folder: Path, host: str, port: int) -> Path:
-    """Of a host that has joined a pool: the pool's tokens are not those of this user's other servers."""
-    return folder / f"joined-{host.replace('/', '_')}-{port}"

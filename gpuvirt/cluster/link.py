@@ -12,12 +12,11 @@ from collections.abc import Callable
 import zmq
 import zmq.asyncio
 
-from gpuvirt.cluster import credentials
 from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.member import Member
 from gpuvirt.cluster.messages import ALIVE_EVERY, SILENCE, Leave, Message, NotAMessage, NotWelcome, parse
+from gpuvirt.cluster.rendezvous import Found, Rendezvous
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.transport.pool import PoolAddress
 
 log = logging.getLogger("gpuvirt.server")
 
@@ -29,8 +28,8 @@ class Link:
     """The connection, from `start` to `close`.
 
     Args:
-        address, token: of a host of the pool, which says where the scheduler is.
-        known: its first answer, and the address at which it was reached.
+        rendezvous: says where the scheduler is.
+        known: its first answer.
         handle: takes what the scheduler says.
         learned: takes what a later answer says: of another scheduler's keys, or of other tokens.
     """
@@ -38,13 +37,12 @@ class Link:
     def __init__(
         self,
         member: Member,
-        address: PoolAddress,
-        token: str | None,
-        known: tuple[Credentials, str] | None,
+        rendezvous: Rendezvous,
+        known: Found | None,
         handle: Callable[[Message], None],
         learned: Callable[[Credentials, str], None],
     ) -> None:
-        self._member, self._address, self._token = member, address, token
+        self._member, self._rendezvous = member, rendezvous
         self._known = known
         self._handle, self._learned = handle, learned
         self._context = zmq.asyncio.Context()
@@ -114,16 +112,17 @@ class Link:
             self._socket = None
             sock.close()
 
-    async def _ask(self) -> tuple[Credentials, str]:
+    async def _ask(self) -> Found:
         """In a thread of its own, for which the end of the daemon does not wait: a host that hangs takes its time.
 
         Raises:
             GpuvirtError: nobody tells where the scheduler is.
         """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[tuple[Credentials, str]] = loop.create_future()
+        answer: asyncio.Future[Found] = loop.create_future()
+        epoch, hosts = self._member.epoch, [entry.name for entry in self._member.hosts]
 
-        def give(found: tuple[Credentials, str] | Exception) -> None:
+        def give(found: Found | Exception) -> None:
             if answer.done():
                 return
             if isinstance(found, Exception):
@@ -132,10 +131,9 @@ class Link:
                 answer.set_result(found)
 
         def ask() -> None:
-            found: tuple[Credentials, str] | Exception
+            found: Found | Exception
             try:
-                told, status = credentials.ask(self._address, self._token)
-                found = told, status.peer
+                found = self._rendezvous.ask(epoch, hosts)
             except Exception as error:
                 found = error
             with contextlib.suppress(RuntimeError):  # the daemon has ended
@@ -153,7 +151,7 @@ class Link:
                 next_word = now + ALIVE_EVERY
             heard = max(self._member.heard, begun) if self._member.up else begun
             if now - heard > SILENCE:
-                return f"the scheduler at {self._address.url} does not answer"
+                return f"the scheduler of {self._rendezvous.where} does not answer"
             if not await sock.poll(round(1000 * max(0.0, next_word - now))):
                 continue
             try:
@@ -165,4 +163,4 @@ class Link:
             if isinstance(message, NotWelcome):
                 return message.why
             if self._member.up and not was_up:
-                log.info("this host is a member of the pool of %s", self._address.url)
+                log.info("this host is a member of the pool of %s", self._rendezvous.where)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import zmq
@@ -49,16 +49,28 @@ class SchedulerService:
     """Serves the members of a pool, until `close`.
 
     Args:
-        name: of the host on which it runs, whose own messages come by `receive`.
+        tokens: the pool's. In their folder it keeps which hosts there are, for the one after it.
+        where: it is, for people.
+        epoch: as `Scheduler` has it.
+        name: of the host on which it runs, whose own messages come by `receive`, "": it is on none of them.
         deliver: takes what the scheduler says to that host.
-        url: of that host.
         rebalance: as `PolicyMachine` has it.
+        expected: hosts that there were, which is not known here.
     """
 
-    def __init__(self, name: str, tokens: TokenStore, deliver: Callable[[Message], None], url: str, rebalance: int = 0) -> None:
-        self._name, self._tokens, self._deliver, self._url = name, tokens, deliver, url
+    def __init__(
+        self,
+        tokens: TokenStore,
+        where: str,
+        epoch: int,
+        name: str = "",
+        deliver: Callable[[Message], None] = lambda message: None,
+        rebalance: int = 0,
+        expected: Iterable[str] = (),
+    ) -> None:
+        self._name, self._tokens, self._deliver, self._where = name, tokens, deliver, where
         self._hosts_file = tokens.folder / "hosts.json"
-        self.scheduler = Scheduler(next_epoch(tokens.folder), time.monotonic(), self._former_hosts(), rebalance)
+        self.scheduler = Scheduler(epoch, time.monotonic(), {*self._former_hosts(), *expected}, rebalance)
         public, secret = zmq.curve_keypair()
         member_public, member_secret = zmq.curve_keypair()
         self._public, self._member_secret = public.decode(), member_secret.decode()
@@ -94,7 +106,12 @@ class SchedulerService:
     def credentials(self) -> Credentials:
         """What a host needs to join."""
         server = self._tokens.server_secret.decode()
-        return Credentials("", self._port.port, self._public, self._member_secret, server, self._tokens.text(), self._url)
+        return Credentials("", self._port.port, self._public, self._member_secret, server, self._tokens.text(), self._where)
+
+    def succeed(self, seen: int) -> None:
+        """A host of the pool has seen a scheduler of this epoch; this one comes after it."""
+        if seen > self.scheduler.epoch:
+            self.scheduler.epoch = seen + 1
 
     async def close(self) -> None:
         for task in self._tasks:

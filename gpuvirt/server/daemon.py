@@ -51,7 +51,6 @@ from gpuvirt.transport import announcer, fabric_inventory
 from gpuvirt.transport.announcement import Announcement, pool_digest
 from gpuvirt.transport.announcer import Announcer
 from gpuvirt.transport.handshake import GREETING_SOFTWARE, NONCE_SIZE, WIRE_VERSION, Greeting
-from gpuvirt.transport.pool import FIND
 from gpuvirt.transport.table import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -244,26 +243,11 @@ class Daemon:
             GpuvirtError: it cannot join the pool.
         """
         options = self.options
-        if options.join is None and not options.head:
+        if options.join is None and not options.head and not options.ray:
             return TokenStore(), None
-        from gpuvirt.cluster import addresses, credentials
-        from gpuvirt.cluster import host as cluster
+        from gpuvirt.cluster.joining import join_pool
 
-        name = options.name
-        if options.join is None:
-            own = TokenStore()
-            url = addresses.reachable(options.host, self.port)
-            return own, cluster.PoolHost(name, url, own, rack=options.rack, rebalance=options.rebalance)
-        token, asked = os.environ.get("GPUVIRT_TOKEN"), options.join
-        if asked == FIND:
-            from gpuvirt.transport.discovery import find_pool
-
-            found, asked = await asyncio.to_thread(find_pool, token)
-            log.info("found the pool of %s at %s", found, asked.url)
-        folder = cluster.state_folder(paths.state_dir(), options.host, self.port)
-        tokens, known = await asyncio.to_thread(credentials.learn, asked, token, folder)
-        url = addresses.reachable(options.host, self.port, known[1] if known else asked.host)
-        return tokens, cluster.PoolHost(name, url, tokens, known, asked, token, options.rack)
+        return await join_pool(options, self.port)
 
     def _open_kept_sessions(self) -> SessionStore | None:
         """None for a private local pool, which ends with its program."""

@@ -42,8 +42,9 @@ class ServeOptions:
         disk_per_token: what sessions of one token may keep on disk together, bytes.
         head: this host has the scheduler of a pool of many.
         join: a host of the pool of many that this one is to join, None: none.
+        ray: the Ray cluster whose pool of many hosts this one is of, "": of none.
         rack: the name of this host's rack in its pool, "": none.
-        rebalance: of a head: how many leases may move to a host that joins.
+        rebalance: of a head, or of a pool of a Ray cluster that begins: how many leases may move to a host that joins.
         announce: it is said in the network that the server is there.
         metrics: where to serve figures for Prometheus, None: nowhere; port 0 takes a free one.
         name: the server's name.
@@ -72,6 +73,7 @@ class ServeOptions:
     disk_per_token: int = DISK_PER_TOKEN
     head: bool = False
     join: PoolAddress | None = None
+    ray: str = ""
     rack: str = ""
     rebalance: int = 0
     announce: bool = False

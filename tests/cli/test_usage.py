@@ -75,9 +75,11 @@ def test_wrong_usage_is_2(gpuvirt: Gpuvirt, line: list[str]) -> None:
         (["run", "--for", "1h", "--", "true"], "--for"),
         (["run", "--link", "delay(rtt=30ms,verbs)", "--", "true"], "a verbs link is not delayed"),
         (["serve", "--grace", "soon"], "such as 60s or 2m"),
-        (["serve", "--rack", "r1"], "give --head or --join with it"),
+        (["serve", "--rack", "r1"], "give --head, --join or --ray with it"),
         (["serve", "--head", "--rack", "row 1"], "'row 1' is no name of a rack"),
         (["serve", "--join", "tcp://oak:7070", "--rebalance", "4"], "give it to the one with --head"),
+        (["serve", "--join", "tcp://oak:7070", "--ray", "auto"], "give one of them"),
+        (["serve", "--ray", "ray://oak"], "'ray://oak' is no Ray cluster: give auto, or HOST:PORT"),
     ],
 )
 def test_later_is_refused(gpuvirt: Gpuvirt, line: list[str], named: str) -> None:

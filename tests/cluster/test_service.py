@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,13 @@ from gpuvirt.cluster.credentials import Credentials
 from gpuvirt.cluster.host import PoolHost
 from gpuvirt.cluster.member import LATE
 from gpuvirt.cluster.messages import VERSION, HostEntry, Join
+from gpuvirt.cluster.rendezvous import ByHost, Found
 from gpuvirt.cluster.service import SchedulerService
 from gpuvirt.server.lease import Asked
 from gpuvirt.server.leases import Leases
 from gpuvirt.server.policy.machine import PolicyMachine
 from gpuvirt.server.tokens import TokenStore
-from gpuvirt.transport.pool import NoServer, parse_pool
+from gpuvirt.transport.pool import NoServer, find_token, parse_pool
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -27,7 +29,7 @@ def test_ends_though_messages_come(tmp_path: Path, turns: int) -> None:
     """A message some turns of the event loop after the service is told to end does not keep it from ending."""
 
     async def run() -> bool:
-        service = SchedulerService("here", TokenStore(tmp_path), lambda message: None, "tcp://127.0.0.1:7070")
+        service = SchedulerService(TokenStore(tmp_path), "tcp://127.0.0.1:7070", 1, "here")
         service.start("127.0.0.1", 0, 1024)
         await asyncio.sleep(0.05)
         closing = asyncio.ensure_future(service.close())
@@ -74,10 +76,16 @@ def test_a_host_begins_with_what_it_has_of_its_own_pool_only(tmp_path: Path) -> 
     nobody, folder = parse_pool("tcp://127.0.0.1:9"), tmp_path / "joined"
     pool, other = TokenStore(tmp_path / "pool"), TokenStore(tmp_path / "other")
     own, others = (store.token(store.entries()[0]).text() for store in (pool, other))
+
+
+    def learn(token: str) -> tuple[TokenStore, Found | None]:
+        known = partial(credentials.kept, folder, find_token(nobody, False, token))
+        return credentials.learn(partial(ByHost(nobody, token).ask, 0, ()), known, folder)
+
     with pytest.raises(NoServer):
-        credentials.learn(nobody, own, folder)
+        learn(own)
     credentials.keep(folder, Credentials("", 1, "", "", pool.server_secret.decode(), pool.text(), ""))
-    tokens, told = credentials.learn(nobody, own, folder)
+    tokens, told = learn(own)
     assert told is None and tokens.entries() == pool.entries()
     with pytest.raises(NoServer):
-        credentials.learn(nobody, others, folder)
+        learn(others)
