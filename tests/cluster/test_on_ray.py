@@ -315,12 +315,16 @@ def test_a_host_that_begins_waits_for_one_of_the_pool(tmp_path: Path, monkeypatc
         ByRay("auto", tmp_path / "ray", call=lambda _: call({}) if len(asked) < 2 else (_ for _ in ()).throw(NoScheduler(""))).first()
 
 
+FAKE = "class exceptions:\n class RayError(Exception): pass\n"
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [
         ("raise ImportError", r"Ray is not installed here: pip install 'gpuvirt\[cluster\]'"),
-        ("def init(**_): raise ConnectionError", r"no node of a Ray cluster \(auto\): run `ray start"),
-        ("def init(**_): raise RuntimeError('no\\nyes')", "cannot be reached: RuntimeError: no$"),
+        (FAKE + "def init(**_): raise ConnectionError", r"no node of a Ray cluster that can be reached \(auto\): run `ray start"),
+        (FAKE + "def init(**_): raise exceptions.RayError('who?')", "cannot be reached: RayError: who.$"),
+        (FAKE + "def init(**_): raise RuntimeError('no\\nyes')", "cannot be reached: RuntimeError: no$"),
         ("import os; os._exit(3)", "cannot be asked: exit code 3"),
         ("import sys; print('died'); sys.exit(3)", "cannot be asked: died"),
         ("import time; time.sleep(1000)", "does not answer within 5 s"),

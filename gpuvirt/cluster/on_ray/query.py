@@ -37,8 +37,9 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.CRITICAL)
     except ConnectionError:
-        return {"error": f"this machine is no node of a Ray cluster ({address}): run `ray start --address=HOST:6379` first", "absent": True}
-    except (RuntimeError, ValueError, OSError) as error:
+        advice = "run `ray start --address=HOST:6379` first, and have RAY_AUTH_MODE here as it is there"
+        return {"error": f"this machine is no node of a Ray cluster that can be reached ({address}): {advice}", "absent": True}
+    except (ray.exceptions.RayError, RuntimeError, ValueError, OSError) as error:
         return {"error": f"the Ray cluster ({address}) cannot be reached: {_line(error)}", "absent": True}
     try:
         said = asked["said"]
