@@ -19,6 +19,12 @@ import click
 from tests import c_build
 from tests.bench.verbs_costs import HERE, ROOT, SOFTVERBS
 
+BESIDE = {
+    "same": "payloads of the same link",
+    "other": "payloads of another link over the same rails",
+    "computing": "threads that only compute where those of payloads run",
+}
+
 
 def measure(folder: Path, gbps: int, delay_us: float, milliseconds: int, rails: tuple[int, ...]) -> dict[str, Any]:
     sources = [*sorted((ROOT / "native/wire").glob("*.c")), *sorted((ROOT / "native/transport").rglob("*.c"))]
@@ -42,10 +48,14 @@ def main(gbps: int, delay: float, milliseconds: int, rails: tuple[int, ...]) -> 
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), gbps, delay, milliseconds, rails)
     for number, f in found.items():
-        bound = 2 * f["idle_p99"] + f["slice"]
-        print(f"{number} rails: {f['share']:.3f} of {gbps} Gbit/s each; a round trip takes {f['idle_p50']:.1f} us (p99 {f['idle_p99']:.1f}) idle,")
-        print(f"         {f['beside_p50']:.1f} (p99 {f['beside_p99']:.1f}) beside payloads; twice idle's p99 and a slice: {bound:.1f};")
-        print(f"         99 of 100 requests wait at most {f['waits_p99']:.0f} us for the pretended rail, a slice takes {f['slice']:.1f}")
+        print(f"{number} rails: {f['share']:.3f} of {gbps} Gbit/s each; a slice takes {f['slice']:.1f} us. A round trip, us (99 of 100):")
+        for name, what in BESIDE.items():
+            m = f[name]
+            share = f", {m['share']:.3f} of the rate" if m["share"] else ""
+            print(f"   {m['p50']:6.1f} ({m['p99']:6.1f}) beside {what}{share}; idle {m['idle_p50']:.1f} ({m['idle_p99']:.1f})")
+        m = f["same"]
+        wanted = 2 * m["idle_p99"] + f["slice"]
+        print(f"   wanted: {wanted:.1f}, twice idle's and a slice; 99 of 100 requests wait at most {m['waits_p99']:.0f} for the pretended rail")
 
 
 if __name__ == "__main__":

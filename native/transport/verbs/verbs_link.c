@@ -16,7 +16,8 @@
 #include "../silence.h"
 #include "verbs.h"
 
-/* The link's thread naps between two looks at the rings, as tcp's does. */
+/* The link's thread naps between two looks at the rings, as tcp's does: shortly while it has something to send. It takes a processor from others whenever it wakes,
+ * and locks of those who send and receive. */
 #define NAP_MIN_NS 20000
 #define NAP_MAX_NS 320000
 #define NAPS_BEFORE_SLEEP 20
@@ -86,9 +87,11 @@ static void carry(struct verbs *v) {
 
 static bool unsent(const struct verbs *v) {
     return atomic_load(&v->out_control->tail) != atomic_load(&v->handed_over) ||
-           atomic_load(&v->bulk_out_control->tail) != atomic_load(&v->bulk_handed_over) || gv_verbs_owes_loans(v) ||
-           atomic_load_explicit(&v->queue.under_way, memory_order_relaxed);
+           atomic_load(&v->bulk_out_control->tail) != atomic_load(&v->bulk_handed_over) || gv_verbs_owes_loans(v);
 }
+
+/* Completions are to come. Nobody waits for the link's thread to take them: a sender that flushes does so itself, and one that does not has something unsent. */
+static bool under_way(const struct verbs *v) { return atomic_load_explicit(&v->queue.under_way, memory_order_relaxed); }
 
 /* The client has begun to connect the queues. Where that is broken off it may think that it is done: then it comes again, soon, over another connection. */
 static void begin(struct verbs *v) {
@@ -131,7 +134,7 @@ static void await_client(struct verbs *v) {
 
 static void sleep_until_kicked(struct verbs *v) {
     atomic_store(&v->out_control->reader_sleeps, GV_RING_ASLEEP);
-    if (!unsent(v) && !atomic_load(&v->resume.stop) && gv_resume_is_up(&v->resume) && !gv_link_dead(&v->link)) {
+    if (!unsent(v) && !under_way(v) && !atomic_load(&v->resume.stop) && gv_resume_is_up(&v->resume) && !gv_link_dead(&v->link)) {
         struct pollfd fds[2] = {{.fd = v->fd, .events = POLLIN | POLLRDHUP}, {.fd = v->kick_fd, .events = POLLIN}};
         struct timespec limit = {.tv_sec = VERBS_SLEEP_NS / 1000000000};
         uint64_t count;
@@ -172,8 +175,8 @@ static void *run(void *arg) {
             carry(v);
             continue;
         }
-        bool some = unsent(v);
-        if (some) {
+        bool some = unsent(v), awaited = some || under_way(v);
+        if (awaited) {
             gv_verbs_push(v);
             gv_verbs_push_bulk(v);
             gv_verbs_tell(v);
@@ -184,7 +187,7 @@ static void *run(void *arg) {
             }
         }
         nap = some ? NAP_MIN_NS : nap * 2 < NAP_MAX_NS ? nap * 2 : NAP_MAX_NS;
-        in_vain = some ? 0 : in_vain + 1;
+        in_vain = awaited ? 0 : in_vain + 1;
         if (in_vain < NAPS_BEFORE_SLEEP) {
             struct timespec pause = {.tv_nsec = nap};
             nanosleep(&pause, NULL);
