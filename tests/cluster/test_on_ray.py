@@ -18,6 +18,7 @@ import pytest
 from gpuvirt.cluster import joining
 from gpuvirt.cluster.credentials import keep, kept
 from gpuvirt.cluster.host import PoolHost
+from gpuvirt.cluster.messages import VERSION
 from gpuvirt.cluster.on_ray import rendezvous
 from gpuvirt.cluster.on_ray.actor import SchedulerActor
 from gpuvirt.cluster.on_ray.rendezvous import ByRay, NoScheduler
@@ -49,8 +50,10 @@ class Ray:
         self.actor = SchedulerActor(self._key, alone=self._alone, address=lambda: "127.0.0.1", end=self.ended.set)
 
     async def killed(self) -> None:
-        if self.actor is not None:
-            await self.actor.close()
+        """With its process."""
+        if self.actor is not None and self.actor._service is not None and self.actor._watch is not None:
+            self.actor._watch.cancel()
+            await self.actor._service.close()
         self.actor = None
 
     async def _call(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -262,6 +265,23 @@ def test_a_host_of_another_pool_is_told_so(tmp_path: Path, monkeypatch: pytest.M
                 await moved.ask()
             store = kept(elm.folder)
             assert store is not None and store.server_secret == before[0].server.encode()
+
+    asyncio.run(run())
+
+
+def test_another_pools_key_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a host says whose it is."""
+
+    async def run() -> None:
+        async with cluster(tmp_path, monkeypatch) as ray:
+            oak, elm = ray.host("oak", monkeypatch), ray.host("elm", monkeypatch)
+            await oak.ask()
+            elm.own().create("newer")
+            said = {"version": VERSION, "epoch": 0, "hosts": [], "secret": elm.own().server_secret.decode(), "tokens": elm.own().text()}
+            assert ray.actor is not None
+            answer = await ray.actor.join(said)
+            assert answer["error"] == "the host's key is not the one of this pool"
+            assert (await oak.ask())[0].server.encode() == oak.own().server_secret
 
     asyncio.run(run())
 

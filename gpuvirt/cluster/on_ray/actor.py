@@ -10,7 +10,6 @@ pool that asks: each has them, and of two the one that was changed last counts.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import sys
@@ -18,6 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
+
+import zmq
 
 from gpuvirt import paths
 from gpuvirt.cluster.credentials import keep_key, keep_tokens, kept
@@ -94,15 +95,6 @@ class SchedulerActor:
         """A request about tokens: its answer as `said`, and `tokens` as they are then. sender: the id of the token in whose name it is made."""
         return await self._answered(self._ask(sender, op, said))
 
-    async def close(self) -> None:
-        """Ends the service."""
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
-        if self._service is not None:
-            await self._service.close()
-
     @staticmethod
     async def _answered(answer: Awaitable[Answer]) -> Answer:
         try:
@@ -133,6 +125,8 @@ class SchedulerActor:
     def _learn(self, secret: str, tokens: str) -> TokenStore:
         """The pool's tokens: those that are known here, or those of a host of the pool, if they have been changed later."""
         known = self._tokens or kept(self._folder)
+        if secret and zmq.curve_public(secret.encode()).decode() != self._key:
+            raise GpuvirtError("the host's key is not the one of this pool")
         if secret and (known is None or parse_tokens(tokens)[0] > parse_tokens(known.text())[0]):
             keep_key(self._folder, secret)
             keep_tokens(self._folder, tokens)
