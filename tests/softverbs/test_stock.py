@@ -1,11 +1,7 @@
-"""Programs that others have written run on the software libibverbs: ibverbs-utils, perftest and pyverbs, as Debian has them.
-
-They are taken from the distribution's packages, unpacked and not installed.
-"""
+"""Programs that others have written run on the software libibverbs: ibverbs-utils, perftest and pyverbs, as Debian has them."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import subprocess
@@ -13,33 +9,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import c_build
 import pytest
-from softverbs import build
+from softverbs import build, debian
 from softverbs.control import Fabric
 
 pytestmark = pytest.mark.wide
 
-PACKAGES = ("ibverbs-utils", "perftest", "python3-pyverbs", "libibumad3", "libpci3")
-UNPACKED = c_build.STORE / "verbs-programs"
-
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    if not Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1").exists() or not Path("/usr/lib/x86_64-linux-gnu/librdmacm.so.1").exists():
-        pytest.skip("libibverbs1 and librdmacm1 are not installed")
-    UNPACKED.mkdir(parents=True, exist_ok=True)
-    with (UNPACKED / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two test processes one unpacks
-        if not (UNPACKED / "done").exists():
-            try:
-                subprocess.run(["apt-get", "download", *PACKAGES], cwd=UNPACKED, check=True, capture_output=True, timeout=200)
-            except (OSError, subprocess.SubprocessError):
-                pytest.skip("apt-get cannot download Debian's packages")
-            for package in UNPACKED.glob("*.deb"):
-                subprocess.run(["dpkg-deb", "-x", package, UNPACKED], check=True, timeout=60)
-            (UNPACKED / "done").touch()
-    return UNPACKED
+    return debian.unpacked()
 
 
 class Stock:
@@ -49,7 +28,7 @@ class Stock:
             **os.environ,
             **self.fabric.environment(devices=2),
             "LD_PRELOAD": str(build.library(folder)),
-            "LD_LIBRARY_PATH": str(root / "usr/lib/x86_64-linux-gnu"),
+            "LD_LIBRARY_PATH": ":".join(str(root / folder / "x86_64-linux-gnu") for folder in ("usr/lib", "lib")),
             "PYTHONPATH": str(root / "usr/lib/python3/dist-packages"),
         }
 
