@@ -21,7 +21,7 @@ from gpuvirt.cluster.host import PoolHost
 from gpuvirt.cluster.messages import VERSION
 from gpuvirt.cluster.on_ray import rendezvous
 from gpuvirt.cluster.on_ray.actor import SchedulerActor
-from gpuvirt.cluster.on_ray.rendezvous import ByRay, NoScheduler
+from gpuvirt.cluster.on_ray.rendezvous import ByRay, NoScheduler, NotYet
 from gpuvirt.cluster.rendezvous import Found
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.options import ServeOptions
@@ -68,7 +68,7 @@ class Ray:
             raise NoScheduler("there is no actor")
         answer: dict[str, Any] = await getattr(self.actor, asked["method"])(*said)
         if "answer" not in answer:
-            raise (NoScheduler if answer.get("absent") else GpuvirtError)(answer["error"])
+            raise (NotYet if answer.get("later") else GpuvirtError)(answer["error"])
         found: dict[str, Any] = answer["answer"]
         return found
 
@@ -169,7 +169,7 @@ def test_a_scheduler_on_another_node_begins_with_what_hosts_of_the_pool_know(tmp
             with pytest.raises(NoScheduler):
                 await oak.ask()
             ray.begin("other")
-            with pytest.raises(NoScheduler, match="first a host has to join that has been of it"):
+            with pytest.raises(NotYet, match="first a host has to join that has been of it"):
                 await ash.ask()
             await oak.ask(epoch=7)
             assert names(kept(oak.folder)) == ["default"], "what it has itself is all that is known there yet"
@@ -316,23 +316,27 @@ def test_it_ends_when_no_host_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_host_that_begins_waits_for_one_of_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that are started at the same moment: the actor has the key of one, and the other asks first."""
+    """Two that are started at the same moment: the actor has the key of one, and the other asks first. Where there is no actor nobody waits."""
     monkeypatch.setenv("GPUVIRT_STATE", str(tmp_path))
-    asked = list[float]()
+    answers: list[GpuvirtError] = []
+    asked = 0
 
-    def call(asked_: dict[str, Any]) -> dict[str, Any]:
-        asked.append(time.monotonic())
-        if len(asked) < 3:
-            raise NoScheduler("it knows nothing yet")
-        raise GpuvirtError("refused")
+    def call(_: dict[str, Any]) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        raise answers.pop(0)
 
-    with pytest.raises(GpuvirtError, match="refused"):
-        ByRay("auto", tmp_path / "ray", call=call).first()
-    assert len(asked) == 3
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.5)
-    asked.clear()
-    with pytest.raises(NoScheduler):
-        ByRay("auto", tmp_path / "ray", call=lambda _: call({}) if len(asked) < 2 else (_ for _ in ()).throw(NoScheduler(""))).first()
+    def first(*told: GpuvirtError) -> int:
+        nonlocal asked
+        answers[:], asked = told, 0
+        with pytest.raises(type(told[-1]), match="the last"):
+            ByRay("auto", tmp_path / "ray", call=call).first()
+        return asked
+
+    assert first(NotYet("no"), NotYet("no"), GpuvirtError("the last")) == 3
+    assert first(NoScheduler("the last")) == 1
+    monkeypatch.setattr(rendezvous, "PATIENCE", 0.0)
+    assert first(NotYet("the last")) == 1
 
 
 FAKE = "class exceptions:\n class RayError(Exception): pass\n"
@@ -356,6 +360,5 @@ def test_what_a_query_finds_wrong_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("GPUVIRT_STATE", str(tmp_path / "state"))
     monkeypatch.setattr(rendezvous, "LIMIT", 5.0 if "sleep" in module else SOON)
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.0)
     with pytest.raises(GpuvirtError, match=text):
         asyncio.run(joining.join_pool(ServeOptions(ray="auto", port=0), 1))

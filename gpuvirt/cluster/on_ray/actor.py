@@ -57,7 +57,7 @@ class Unknown(GpuvirtError):
 
 
 class SchedulerActor:
-    """The actor. Its methods answer ``{"answer": …}``, or ``{"error": text}``, with ``"absent": True`` when it may soon be another answer: an
+    """The actor. Its methods answer ``{"answer": …}``, or ``{"error": text}``, with ``"later": True`` when it may soon be another answer: an
     exception of another version could not be read.
 
     Args:
@@ -100,7 +100,7 @@ class SchedulerActor:
         try:
             return {"answer": await answer}
         except GpuvirtError as error:
-            return {"error": str(error), "absent": isinstance(error, Unknown)}
+            return {"error": str(error), "later": isinstance(error, Unknown)}
 
     async def _join(self, known: dict[str, Any]) -> Answer:
         if known["version"] != VERSION:

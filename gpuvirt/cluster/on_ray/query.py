@@ -25,7 +25,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
             `tokens`: those of the pool of which the host has been, or which begins with it if the cluster has none; and `rebalance`.
 
     Returns:
-        `answer`; or `error`, with `absent` when the cluster or the actor cannot be reached.
+        `answer`; or `error`, with `absent` when the cluster or the actor cannot be reached, `later` as the actor has it.
     """
     try:
         import ray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -17,8 +18,10 @@ from gpuvirt.server.tokens import TokenEntry, TokenStore, parse_tokens
 from gpuvirt.transport.packing import pack, unpack
 from gpuvirt.transport.pool import NoServer
 
+log = logging.getLogger("gpuvirt.server")
+
 QUERY = [sys.executable, "-P", "-m", "gpuvirt.cluster.on_ray.query"]
-PATIENCE = 10.0  # seconds
+PATIENCE = 60.0  # seconds
 LIMIT = 90.0  # seconds for all that such a process does: Ray takes a second or two, on a busy machine ten times that
 
 
@@ -26,10 +29,15 @@ class NoScheduler(NoServer):
     """The Ray cluster or the actor in it cannot be reached."""
 
 
+class NotYet(NoScheduler):
+    """The actor does not know its pool yet."""
+
+
 def query(asked: dict[str, Any]) -> dict[str, Any]:
     """The actor's answer, by a process of its own. asked: as in `query.answer`.
 
     Raises:
+        NotYet: it does not know its pool yet.
         NoScheduler: it cannot be reached.
         GpuvirtError: it refuses, or Ray is not installed.
     """
@@ -43,7 +51,7 @@ def query(asked: dict[str, Any]) -> dict[str, Any]:
         said = [f"exit code {done.returncode}", *done.stderr.decode(errors="replace").strip().splitlines()]
         raise NoScheduler(f"the Ray cluster ({asked['address']}) cannot be asked: {said[-1][:300]}") from None
     if "answer" not in answer:
-        raise (NoScheduler if answer.get("absent") else GpuvirtError)(str(answer.get("error")))
+        raise (NotYet if answer.get("later") else NoScheduler if answer.get("absent") else GpuvirtError)(str(answer.get("error")))
     found: dict[str, Any] = answer["answer"]
     return found
 
@@ -87,13 +95,16 @@ class ByRay:
     def first(self) -> Found:
         """As `ask`, of a host that begins. One that has never been of the pool has nothing to go on with: it asks again for a while, in which a host
         of the pool that begins at the same moment may come first."""
-        end = time.monotonic() + PATIENCE
+        end, said = time.monotonic() + PATIENCE, False
         while True:
             try:
                 return self.ask(0, ())
-            except NoScheduler:
+            except NotYet as error:
                 if time.monotonic() > end or kept(self._folder) is not None:
                     raise
+                if not said:
+                    log.warning("%s; trying again for %.0f s", error, PATIENCE)
+                said = True
             time.sleep(1.0)
 
     def forward(self, sender: TokenEntry, op: str, said: dict[str, Any]) -> dict[str, Any]:
