@@ -120,13 +120,13 @@ def test_the_machine_of_the_scheduler_is_lost(network: Network, tmp_path: Path) 
     try:
         start("birch")
         start("cedar")
+        be_on(pool.cluster, nodes["birch"])
         wait_until(lambda: pool.are_there("cedar", "birch", "cedar"))
         for name in ("guest", "other"):
             pool.gpuvirt("cedar", "token", "create", name, "--pool", pool.hosts["cedar"].url)
         pool.gpuvirt("cedar", "token", "revoke", "guest", "--pool", pool.hosts["cedar"].url)
         tokens = pool.joined("cedar") / "tokens.json"
         wait_until(lambda: "other" in tokens.read_text() and "guest" not in tokens.read_text())
-        assert pool.cluster.schedulers() == pool.cluster.schedulers_on(nodes["birch"]) != [], "it is where the first host is"
         stays = [*STAYS, tmp_path / "end"]
         with pool.running("cedar", stays, "--compute", "1") as one, pool.running("cedar", stays, "--compute", "1") as two:
             (here,) = pool.programs_at("cedar", "cedar", [one, two])
@@ -182,6 +182,19 @@ def test_nothing_is_left_in_ray_and_the_pool_is_the_same_again(ray: RayPool) -> 
     ray.start("oak", 1, listen=address)
     assert ray.cluster.schedulers() not in ([], [scheduler])
     wait_until(lambda: ray.run("oak", [*STAYS, "/dev/null"], token=guest).stdout == "running\nright\n")
+
+
+def be_on(cluster: RayCluster, node: subprocess.Popen[bytes], tries: int = 5) -> None:
+    """Has the scheduler be on the node of the host that began the pool, which is a wish: on a busy machine Ray may take another one."""
+    while True:
+        wait_until(lambda: cluster.schedulers() != [])
+        if cluster.schedulers_on(node):
+            return
+        assert tries, "Ray never has it where the first host is"
+        tries -= 1
+        for pid in cluster.schedulers():
+            os.kill(pid, signal.SIGKILL)
+            wait_for_scheduler(cluster, pid)
 
 
 def start(pool: RayPool, name: str) -> Server:
