@@ -69,7 +69,8 @@ def moves(server: Server, program: list[str | Path], link: str, least: int, begi
             try:
                 moved(server, session["session"], gpu)
             except GpuvirtError as error:
-                assert re.search(OVER, str(error)), "only a session that is over may not move"
+                over = re.search(OVER, str(error)) or wait_until(lambda: process.poll() is not None, 1)  # what it had not read is under way for ever
+                assert over, f"only a session that is over may not move: {error}"
                 break
             count += 1
             sessions = ask_pool(resolve({"pool": server.url}), "ps")["sessions"]
