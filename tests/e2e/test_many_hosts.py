@@ -58,9 +58,13 @@ class Pool:
         line = [*self.part(name), "--name", name, "--backend", "soft", "--gpus", str(gpus), "--gpu-memory", "256m", *options]
         server = self.hosts[name] = start_server(self.folder / name, *line, env=self.env(name), listen=listen, prefix=prefix)
         if not self.token:
-            show = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, env=self.env(name), check=True, timeout=100)
-            self.token = show.stdout.strip()
+            self.token = self.token_of(name)
         return server
+
+    def token_of(self, name: str) -> str:
+        """The first one of a host's user, the pool's if that host began it."""
+        show = subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, env=self.env(name), check=True, timeout=SOON)
+        return show.stdout.strip()
 
     def joined(self, name: str) -> Path:
         """Where a host that is not the head has what it knows of the pool."""

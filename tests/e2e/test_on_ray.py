@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from e2e import test_batch, test_many_hosts, test_migration, test_rebalancing
-from e2e.harness import GPUVIRT, Server, children, clean_environment, start_server
+from e2e.harness import children, clean_environment, start_server
 from e2e.ray_cluster import INSTALLED, RayCluster, RayPool, wait_for_scheduler
 from e2e.test_hosts_in_namespaces import GPUS, Network, network  # noqa: F401 (a fixture)
 from e2e.test_many_hosts import SOON, STAYS, hosts, three, wait_until  # noqa: F401 (fixtures)
@@ -72,12 +72,11 @@ def test_hosts_that_are_started_together_are_one_pool(ray: RayPool) -> None:
     """Whichever of them begins it."""
     names = ("oak", "elm", "ash")
     with ThreadPoolExecutor() as threads:
-        servers = dict(zip(names, threads.map(lambda name: start(ray, name), names), strict=True))
-    ray.hosts |= servers
+        list(threads.map(lambda name: ray.start(name, 1), names))
     keys = {(ray.joined(name) / "server.key").read_text() for name in names}
     (begun,) = (name for name in names if (ray.folder / name / "state" / "server.key").read_text() in keys)
     assert len(keys) == 1
-    ray.token = token_of(ray, begun)
+    ray.token = ray.token_of(begun)
     for name in names:
         wait_until(lambda: ray.are_there(name, *names))  # noqa: B023 (it is called at once)
     assert ray.run("ash", [*STAYS, "/dev/null"]).stdout == "running\nright\n"
@@ -195,12 +194,3 @@ def be_on(cluster: RayCluster, node: subprocess.Popen[bytes], tries: int = 5) ->
         for pid in cluster.schedulers():
             os.kill(pid, signal.SIGKILL)
             wait_for_scheduler(cluster, pid)
-
-
-def start(pool: RayPool, name: str) -> Server:
-    line = (*pool.part(name), "--name", name, "--backend", "soft", "--gpus", "1", "--gpu-memory", "256m")
-    return start_server(pool.folder / name, *line, env=pool.env(name))
-
-
-def token_of(pool: RayPool, name: str) -> str:
-    return subprocess.run([*GPUVIRT, "token", "show"], capture_output=True, text=True, env=pool.env(name), check=True, timeout=SOON).stdout.strip()

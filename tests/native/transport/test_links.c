@@ -373,8 +373,8 @@ static long links_slept(void) {
     return sum;
 }
 
-/* Senders that flush leave a link's thread nothing to do: while they send it looks 10,000 times a second at most (at most 3,100 times, and more often after a look
- * that came between a record and its flush). */
+/* Senders that flush leave a link's thread nothing to do. Its longest nap makes 3,100 looks a second; it naps shorter after a look between a record and its flush, for
+ * which there is room up to 10,000. */
 static void senders_do_the_work(void) {
     EACH(transport) {
         struct pair p = make_pair(transport);
