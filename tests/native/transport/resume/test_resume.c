@@ -19,8 +19,8 @@
 
 struct flow {
     struct gv_link *link;
-    uint64_t past, records, payloads, seed; /* the records behind `past` up to `records` */
-    _Atomic bool *over;                     /* the other direction is done too: nobody need read on */
+    uint64_t first_record, records, first_payload, payloads, seed; /* from the first up to that many, counted since the session began */
+    _Atomic bool *over;                                            /* the other direction is done too: nobody need read on */
     _Atomic int *running;
 };
 
@@ -33,7 +33,7 @@ static uint64_t mix(uint64_t x) {
 
 static void *send_records(void *arg) {
     struct flow *f = arg;
-    for (uint64_t n = f->past + 1; n <= f->records; n++) {
+    for (uint64_t n = f->first_record; n <= f->records; n++) {
         int sent = send_numbered(f->link, (uint32_t)(mix(n + f->seed) % (n % 50 ? 400 : 60000)) & ~7u, n);
         if (!sent) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
         CHECK(sent);
@@ -47,7 +47,7 @@ static void *send_records(void *arg) {
 static void *receive_records(void *arg) {
     struct flow *f = arg;
     int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
-    for (uint64_t n = f->past + 1; n <= f->records;) {
+    for (uint64_t n = f->first_record; n <= f->records;) {
         const struct gv_record *record = gv_recv_peek(f->link);
         if (!record) {
             if (gv_link_dead(f->link)) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
@@ -89,7 +89,7 @@ static void part_done(void *arg) {
 static void *send_payloads(void *arg) {
     struct flow *f = arg;
     struct lent *lent = calloc(f->payloads + 1, sizeof *lent);
-    for (uint64_t n = 1; n <= f->payloads; n++) {
+    for (uint64_t n = f->first_payload; n <= f->payloads; n++) {
         uint64_t size = size_of(n, f->seed);
         uint8_t *data = malloc(size + 1);
         fill_numbered(data, size, n);
@@ -106,8 +106,8 @@ static void *send_payloads(void *arg) {
         }
     }
     int64_t until = gv_now_ns() + 2 * TEST_PATIENCE_NS;
-    for (uint64_t n = 3; n <= f->payloads; n += 3)
-        while (!atomic_load(&lent[n].done)) {
+    for (uint64_t n = f->first_payload; n <= f->payloads; n++)
+        while (n % 3 == 0 && !atomic_load(&lent[n].done)) {
             CHECK(!gv_link_dead(f->link) && gv_now_ns() < until);
             usleep(1000);
         }
@@ -119,7 +119,7 @@ static void *send_payloads(void *arg) {
 static void *receive_payloads(void *arg) {
     struct flow *f = arg;
     uint8_t *data = malloc(3000000);
-    for (uint64_t n = 1; n <= f->payloads; n++) {
+    for (uint64_t n = f->first_payload; n <= f->payloads; n++) {
         struct gv_bulk_header h;
         int ended = gv_bulk_recv_header(f->link, &h);
         if (ended) fprintf(stderr, "died: %s\n", gv_link_death(f->link));
@@ -134,6 +134,11 @@ static void *receive_payloads(void *arg) {
     atomic_fetch_sub(f->running, 1);
     return NULL;
 }
+
+/* By each end, since the session began. */
+struct sent {
+    uint64_t records, payloads;
+};
 
 /* When a session that shares memory, or has a network of its own, is cut next: soon, but not before something has passed since the last time, and only so often
  * before it is back. A machine that is busy with other things would do nothing else than to come back. */
@@ -152,12 +157,14 @@ static bool cut_now(struct cuts *c, const struct session *s, uint64_t n) {
     return true;
 }
 
-/* Records behind the first `past` and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
-static void traffic_from(struct session *s, uint64_t past, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
+/* So many more records and payloads both ways; `every`: bytes between two cuts, on average, 0: none. */
+static void more_traffic(struct session *s, struct sent *sent, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
     _Atomic bool over = false;
     _Atomic int running = 0;
-    struct flow flows[2] = {{s->p.client, past, past + records, payloads, seed, &over, &running},
-                            {s->p.worker, past, past + records, payloads, seed, &over, &running}};
+    struct sent before = *sent;
+    *sent = (struct sent){before.records + records, before.payloads + payloads};
+    struct flow flows[2] = {{s->p.client, before.records + 1, sent->records, before.payloads + 1, sent->payloads, seed, &over, &running},
+                            {s->p.worker, before.records + 1, sent->records, before.payloads + 1, sent->payloads, seed, &over, &running}};
     static void *(*const parts[])(void *) = {send_records, receive_records, send_payloads, receive_payloads};
     pthread_t threads[8];
     atomic_store(&running, payloads ? 6 : 2);
@@ -181,7 +188,7 @@ static void traffic_from(struct session *s, uint64_t past, uint64_t records, uin
 }
 
 static void traffic(struct session *s, uint64_t records, uint64_t payloads, int64_t every, uint64_t seed) {
-    traffic_from(s, 0, records, payloads, every, seed);
+    more_traffic(s, &(struct sent){0}, records, payloads, every, seed);
 }
 
 static void uncut(const char *link) {
@@ -213,24 +220,29 @@ static void records_cut(const char *link) {
 /* So often that records are lost or doubled if they can be: each end sends until the connection has come back 300 times. */
 static void sealed_three_hundred_cuts(void) {
     struct session s;
-    uint64_t records = 0, times = CUTS;
+    struct sent sent = {0};
+    uint64_t times = CUTS;
     open_with(&s, NO_FAULT, "sealed", GRACE_S);
-    for (uint64_t round = 1; link_counts(s.p.client).resumes < times; round++, records += 2000) traffic_from(&s, records, 2000, 0, 100000, round);
+    for (uint64_t round = 1; link_counts(s.p.client).resumes < times; round++) more_traffic(&s, &sent, 2000, 0, 100000, round);
     fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts,
-            (unsigned long long)link_counts(s.p.client).resumes, (unsigned long long)records,
+            (unsigned long long)link_counts(s.p.client).resumes, (unsigned long long)sent.records,
             (unsigned long long)(link_counts(s.p.client).records_resent + link_counts(s.p.worker).records_resent));
     CHECK(link_counts(s.p.client).resumes <= (uint64_t)s.server.resumes && link_counts(s.p.client).altered == 0 &&
           link_counts(s.p.worker).altered == 0);
     close_session(&s);
 }
 
+static uint64_t payloads_again(const struct session *s) { return link_counts(s->p.client).bulk_resent + link_counts(s->p.worker).bulk_resent; }
+
+/* How many bytes pass between two cuts is the machine's doing: there is more to send until there have been enough of them. */
 static void payloads_cut(const char *link, uint64_t seed) {
     struct session s;
+    struct sent sent = {0};
     open_with(&s, NO_FAULT, link, GRACE_S);
-    traffic(&s, LESS(3000), LESS(150), 600000, seed);
-    fprintf(stderr, "  %s: %d cuts, %llu bytes of payloads again\n", link, s.cutter.cuts,
-            (unsigned long long)(link_counts(s.p.client).bulk_resent + link_counts(s.p.worker).bulk_resent));
-    CHECK(s.cutter.cuts > 10 && link_counts(s.p.client).bulk_resent + link_counts(s.p.worker).bulk_resent > 0);
+    for (uint64_t round = 0; round < 20 && (s.cutter.cuts <= 10 || payloads_again(&s) == 0); round++)
+        more_traffic(&s, &sent, LESS(3000), LESS(150), 600000, seed + 100 * round);
+    fprintf(stderr, "  %s: %d cuts, %llu bytes of payloads again\n", link, s.cutter.cuts, (unsigned long long)payloads_again(&s));
+    CHECK(s.cutter.cuts > 10 && payloads_again(&s) > 0);
     close_session(&s);
 }
 
@@ -265,12 +277,12 @@ static void two_rails_cut(void) { memory_cut("verbs(rails=2)", 9); }
 /* Queues that are made anew again and again. */
 static void verbs_many_cuts(void) {
     struct session s;
-    uint64_t records = 0;
+    struct sent sent = {0};
     open_with(&s, NO_FAULT, "verbs(rails=2)", GRACE_S);
-    for (uint64_t round = 1; link_counts(s.p.client).resumes < MANY_CUTS; round++, records += 2000) traffic_from(&s, records, 2000, 0, 1, round);
+    for (uint64_t round = 1; link_counts(s.p.client).resumes < MANY_CUTS; round++) more_traffic(&s, &sent, 2000, 0, 1, round);
     struct gv_link_counts client = link_counts(s.p.client), worker = link_counts(s.p.worker);
     fprintf(stderr, "  %d cuts, %llu resumes, %llu records each way, %llu again\n", s.cutter.cuts, (unsigned long long)client.resumes,
-            (unsigned long long)records, (unsigned long long)(client.records_resent + worker.records_resent));
+            (unsigned long long)sent.records, (unsigned long long)(client.records_resent + worker.records_resent));
     CHECK(client.resumes <= (uint64_t)s.server.resumes && client.records_resent + worker.records_resent > 0);
     close_session(&s);
 }
@@ -305,7 +317,7 @@ static void held_back(const char *link) {
     atomic_store(&s.cutter.hole, true);
     uint64_t n = 0;
     pthread_t sender;
-    struct flow f = {.link = s.p.client, .records = 20000, .seed = 9};
+    struct flow f = {.link = s.p.client, .first_record = 1, .records = 20000, .seed = 9};
     gv_recv_wait(s.p.client, 0, 0); /* this thread is the reader */
     CHECK(pthread_create(&sender, NULL, send_records, &f) == 0);
     for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; link_counts(s.p.client).unacked_bytes < UNACKED_LIMIT && gv_now_ns() < until;) usleep(10000);
