@@ -1,94 +1,69 @@
-/* Completion queues, their channels, and events. */
+/* Completion queues, and the channels that tell of them. */
 #include "softverbs.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-
-bool sv_events_make(struct sv_events *events) {
-    pthread_mutex_init(&events->lock, NULL);
-    events->fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
-    return events->fd >= 0;
-}
-
-void sv_events_end(struct sv_events *events) {
-    if (events->fd >= 0) close(events->fd);
-    pthread_mutex_destroy(&events->lock);
-    free(events->items);
-}
-
-void sv_events_put(struct sv_events *events, struct ibv_async_event event) {
-    const uint64_t one = 1;
-    pthread_mutex_lock(&events->lock);
-    if (events->first + events->count == events->room) {
-        if (events->first) memmove(events->items, events->items + events->first, events->count * sizeof event);
-        events->first = 0;
-        if (events->count * 2 >= events->room) {
-            events->room = events->room * 2 + 16;
-            struct ibv_async_event *items = realloc(events->items, events->room * sizeof event);
-            if (!items) abort();
-            events->items = items;
-        }
-    }
-    events->items[events->first + events->count++] = event;
-    pthread_mutex_unlock(&events->lock);
-    if (write(events->fd, &one, sizeof one) != sizeof one) abort();
-}
-
-/* -1 with errno EAGAIN when the descriptor is O_NONBLOCK and has none. */
-int sv_events_take(struct sv_events *events, struct ibv_async_event *event, void (*reported)(const struct ibv_async_event *event)) {
-    uint64_t one;
-    do {
-        if (read(events->fd, &one, sizeof one) != sizeof one) return -1;
-        pthread_mutex_lock(&events->lock);
-        *event = events->items[events->first++];
-        events->count--;
-        if (event->element.cq) reported(event);
-        pthread_mutex_unlock(&events->lock);
-    } while (!event->element.cq);
-    return 0;
-}
-
-void sv_events_forget(struct sv_events *events, const void *object) {
-    pthread_mutex_lock(&events->lock);
-    for (size_t i = events->first; i < events->first + events->count; i++) {
-        if (events->items[i].element.cq == object) events->items[i].element.cq = NULL;
-    }
-    pthread_mutex_unlock(&events->lock);
-}
-
-void sv_async(struct sv_context *context, enum ibv_event_type type, void *object) {
-    struct ibv_async_event event = {.event_type = type, .element.cq = object};
-    if (!object) event.element.port_num = 1;
-    sv_events_put(&context->events, event);
-}
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context) {
     struct sv_channel *channel = calloc(1, sizeof *channel);
-    if (channel && sv_events_make(&channel->events)) {
-        channel->ibv = (struct ibv_comp_channel){.context = context, .fd = channel->events.fd};
-        atomic_fetch_add(&sv_of(context)->objects, 1);
-        return &channel->ibv;
+    int fd = channel ? eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC) : -1;
+    if (fd < 0) {
+        free(channel);
+        return NULL;
     }
-    free(channel);
-    return NULL;
+    channel->ibv = (struct ibv_comp_channel){.context = context, .fd = fd};
+    pthread_mutex_init(&channel->lock, NULL);
+    atomic_fetch_add(&sv_of(context)->objects, 1);
+    return &channel->ibv;
 }
 
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel) {
-    if (__atomic_load_n(&channel->refcnt, __ATOMIC_ACQUIRE)) return EBUSY;
+    if (((struct sv_channel *)channel)->cqs) return EBUSY;
     atomic_fetch_sub(&sv_of(channel->context)->objects, 1);
-    sv_events_end(&((struct sv_channel *)channel)->events);
+    close(channel->fd);
     free(channel);
     return 0;
 }
 
-/* The queue is locked. The first completion that can be seen and that the user has asked to be told of. */
-static void notify(struct sv_cq *cq, const struct sv_completion *completion) {
-    if (!cq->armed || !cq->ibv.channel || (cq->armed == 2 && !completion->solicited && completion->wc.status == IBV_WC_SUCCESS)) return;
-    cq->armed = 0;
+/* The queue is locked. The first completion that can be seen once the user has asked to be told. */
+static void notify(struct sv_cq *cq) {
+    const uint64_t one = 1;
+    struct sv_channel *channel = (struct sv_channel *)cq->ibv.channel;
+    if (!cq->armed || !channel) return;
+    cq->armed = false;
     SV_COUNT(sv_of(cq->ibv.context)->rail, notifications, 1);
-    sv_events_put(&((struct sv_channel *)cq->ibv.channel)->events, (struct ibv_async_event){.element.cq = &cq->ibv});
+    pthread_mutex_lock(&channel->lock);
+    cq->untaken++;
+    cq->told_at = ++channel->told;
+    pthread_mutex_unlock(&channel->lock);
+    if (write(channel->ibv.fd, &one, sizeof one) != sizeof one) abort();
+}
+
+/* -1 with errno EAGAIN when the descriptor is O_NONBLOCK and has none. */
+int ibv_get_cq_event(struct ibv_comp_channel *ibv, struct ibv_cq **cq, void **cq_context) {
+    struct sv_channel *channel = (struct sv_channel *)ibv;
+    struct sv_cq *first = NULL;
+    uint64_t one;
+    while (!first) {
+        if (read(ibv->fd, &one, sizeof one) != sizeof one) return -1;
+        pthread_mutex_lock(&channel->lock);
+        for (struct sv_cq *each = channel->cqs; each; each = each->next_of_channel) {
+            if (each->untaken && (!first || each->told_at < first->told_at)) first = each;
+        }
+        if (first) first->untaken--, first->taken++; /* before it can be destroyed, which waits until it is acknowledged */
+        pthread_mutex_unlock(&channel->lock);
+    }
+    *cq = &first->ibv;
+    *cq_context = first->ibv.cq_context;
+    return 0;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents) {
+    pthread_mutex_lock(&cq->mutex);
+    cq->comp_events_completed += nevents;
+    pthread_cond_signal(&cq->cond);
+    pthread_mutex_unlock(&cq->mutex);
 }
 
 /* By the rail's fault; completions of one queue pair stay in order. */
@@ -110,16 +85,12 @@ bool sv_complete(struct sv_cq *cq, struct sv_completion completion) {
     bool overrun = sv_nth(&context->rail->cq_overrun_at);
     completion.ripe_at = ripe_at(context->rail, completion.qp);
     pthread_mutex_lock(&cq->lock);
-    if (!cq->failed && (overrun || cq->count == cq->room)) {
-        cq->failed = true;
-        sv_async(context, IBV_EVENT_CQ_ERR, &cq->ibv);
-    }
-    bool sound = !cq->failed;
+    bool sound = !(cq->failed = cq->failed || overrun || cq->count == cq->room);
     if (sound) {
         struct sv_completion *slot = &cq->ring[(cq->first + cq->count++) % cq->room];
         *slot = completion;
         SV_COUNT(context->rail, completions, 1);
-        if (!slot->ripe_at) notify(cq, slot);
+        if (!slot->ripe_at) notify(cq);
     }
     pthread_mutex_unlock(&cq->lock);
     if (completion.ripe_at) sv_ring_bell(context->station);
@@ -134,7 +105,7 @@ uint64_t sv_cq_ripen(struct sv_cq *cq, uint64_t now) {
         if (slot->ripe_at > now)
             next = sv_min(next, slot->ripe_at);
         else if (slot->ripe_at)
-            notify(cq, slot);
+            notify(cq);
     }
     pthread_mutex_unlock(&cq->lock);
     return next;
@@ -162,18 +133,20 @@ int sv_cq_poll(struct sv_cq *cq, int room, struct ibv_wc *wc) {
         if (slot->frees)
             atomic_store(&slot->qp->sq_freed, slot->frees);
         else
-            atomic_fetch_add(&slot->qp->receives->freed, 1);
+            atomic_fetch_add(&slot->qp->rq_freed, 1);
         take_out(cq, i);
     }
     pthread_mutex_unlock(&cq->lock);
     return taken;
 }
 
+/* Of any completion: solicited ones are nothing of their own here. */
 int sv_req_notify_cq(struct ibv_cq *ibv, int solicited_only) {
     struct sv_cq *cq = (struct sv_cq *)ibv;
+    if (solicited_only) return EOPNOTSUPP;
     SV_COUNT(sv_of(ibv->context)->rail, arms, 1);
     pthread_mutex_lock(&cq->lock);
-    if (cq->armed != 1) cq->armed = solicited_only ? 2 : 1;
+    cq->armed = true;
     bool delayed = false;
     for (uint32_t i = 0; i < cq->count && !delayed; i++) delayed = cq->ring[(cq->first + i) % cq->room].ripe_at;
     pthread_mutex_unlock(&cq->lock);
@@ -205,8 +178,14 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *ibv, int cqe, void *cq_context,
     pthread_mutex_init(&cq->ibv.mutex, NULL);
     pthread_cond_init(&cq->ibv.cond, NULL);
     pthread_mutex_init(&cq->lock, NULL);
-    if (channel) __atomic_fetch_add(&channel->refcnt, 1, __ATOMIC_ACQ_REL);
     atomic_fetch_add(&context->objects, 1);
+    if (channel) {
+        struct sv_channel *of = (struct sv_channel *)channel;
+        pthread_mutex_lock(&of->lock);
+        cq->next_of_channel = of->cqs;
+        of->cqs = cq;
+        pthread_mutex_unlock(&of->lock);
+    }
     sv_list_lock(context);
     cq->next = context->cqs;
     context->cqs = cq;
@@ -214,66 +193,27 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *ibv, int cqe, void *cq_context,
     return &cq->ibv;
 }
 
-int ibv_resize_cq(struct ibv_cq *ibv, int cqe) {
-    struct sv_cq *cq = (struct sv_cq *)ibv;
-    struct sv_completion *ring = cqe > 0 ? calloc((size_t)cqe, sizeof *ring) : NULL;
-    pthread_mutex_lock(&cq->lock);
-    bool fits = ring && cq->count <= (uint32_t)cqe;
-    if (fits) {
-        for (uint32_t i = 0; i < cq->count; i++) ring[i] = cq->ring[(cq->first + i) % cq->room];
-        free(cq->ring);
-        cq->ring = ring;
-        cq->first = 0;
-        cq->room = (uint32_t)(ibv->cqe = cqe);
-    }
-    pthread_mutex_unlock(&cq->lock);
-    if (!fits) free(ring);
-    return fits ? 0 : EINVAL;
-}
-
 int ibv_destroy_cq(struct ibv_cq *ibv) {
     struct sv_cq *cq = (struct sv_cq *)ibv;
     struct sv_context *context = sv_of(ibv->context);
+    struct sv_channel *channel = (struct sv_channel *)ibv->channel;
     if (atomic_load(&cq->users)) return EBUSY;
     sv_list_lock(context);
     struct sv_cq **link = &context->cqs;
     while (*link != cq) link = &(*link)->next;
     *link = cq->next;
     sv_list_unlock(context);
-    sv_events_forget(&context->events, ibv);
-    if (ibv->channel) {
-        sv_events_forget(&((struct sv_channel *)ibv->channel)->events, ibv);
-        __atomic_fetch_sub(&ibv->channel->refcnt, 1, __ATOMIC_ACQ_REL);
+    if (channel) {
+        pthread_mutex_lock(&channel->lock);
+        for (link = &channel->cqs; *link != cq;) link = &(*link)->next_of_channel;
+        *link = cq->next_of_channel;
+        pthread_mutex_unlock(&channel->lock);
     }
     pthread_mutex_lock(&ibv->mutex);
-    while (ibv->comp_events_completed != cq->completion_events || ibv->async_events_completed != cq->async_events) {
-        pthread_cond_wait(&ibv->cond, &ibv->mutex);
-    }
+    while (ibv->comp_events_completed != cq->taken) pthread_cond_wait(&ibv->cond, &ibv->mutex);
     pthread_mutex_unlock(&ibv->mutex);
     atomic_fetch_sub(&context->objects, 1);
     free(cq->ring);
     free(cq);
     return 0;
-}
-
-static void completion_reported(const struct ibv_async_event *event) {
-    struct ibv_cq *cq = event->element.cq;
-    pthread_mutex_lock(&cq->mutex);
-    ((struct sv_cq *)cq)->completion_events++;
-    pthread_mutex_unlock(&cq->mutex);
-}
-
-int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context) {
-    struct ibv_async_event event;
-    if (sv_events_take(&((struct sv_channel *)channel)->events, &event, completion_reported)) return -1;
-    *cq = event.element.cq;
-    *cq_context = (*cq)->cq_context;
-    return 0;
-}
-
-void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents) {
-    pthread_mutex_lock(&cq->mutex);
-    cq->comp_events_completed += nevents;
-    pthread_cond_signal(&cq->cond);
-    pthread_mutex_unlock(&cq->mutex);
 }

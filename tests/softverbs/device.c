@@ -1,4 +1,4 @@
-/* Devices: found, opened, asked; protection domains; asynchronous events. */
+/* Devices: found, opened, asked; protection domains. */
 #include "softverbs.h"
 
 #include <errno.h>
@@ -58,10 +58,9 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     context->ibv.device = device;
     context->ibv.ops.poll_cq = sv_poll_cq;
     context->ibv.ops.req_notify_cq = sv_req_notify_cq;
-    context->ibv.ops.post_srq_recv = sv_post_srq_recv;
     context->ibv.ops.post_send = sv_post_send;
     context->ibv.ops.post_recv = sv_post_recv;
-    context->ibv.cmd_fd = -1;
+    context->ibv.cmd_fd = context->ibv.async_fd = -1;
     context->ibv.num_comp_vectors = 1;
     pthread_mutex_init(&context->ibv.mutex, NULL);
     pthread_mutex_init(&context->list, NULL);
@@ -69,14 +68,9 @@ struct ibv_context *ibv_open_device(struct ibv_device *device) {
     context->index = (unsigned)ibv_get_device_index(device);
     context->fabric = fabric;
     context->rail = sv_rail(fabric, context->index);
-    context->port_seen = atomic_load(&context->rail->port_down);
     context->probe = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (sv_events_make(&context->events) && context->probe >= 0) {
-        context->ibv.async_fd = context->events.fd;
-        /* SOFTVERBS_LATE: not before a protection domain. A process that has opened its devices has no threads then, and can close itself in. */
-        if (getenv("SOFTVERBS_LATE") || sv_progress_start(context)) return &context->ibv;
-    }
-    sv_events_end(&context->events);
+    /* SOFTVERBS_LATE: not before a protection domain. A process that has opened its devices has no threads then, and can close itself in. */
+    if (context->probe >= 0 && (getenv("SOFTVERBS_LATE") || sv_progress_start(context))) return &context->ibv;
     if (context->probe >= 0) close(context->probe);
     free(context);
     return NULL;
@@ -87,7 +81,6 @@ int ibv_close_device(struct ibv_context *ibv) {
     struct sv_context *context = sv_of(ibv);
     sv_progress_stop(context);
     for (struct sv_qp *qp = context->qps; qp; qp = qp->next) atomic_store(&qp->slot->number, 0);
-    sv_events_end(&context->events);
     close(context->probe);
     free(context->regions);
     if (!atomic_load(&context->objects)) free(context);
@@ -115,11 +108,9 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
         .node_guid = ibv_get_device_guid(context->device),
         .sys_image_guid = ibv_get_device_guid(context->device),
         .max_mr_size = UINT64_MAX,
-        .page_size_cap = 4096,
-        .vendor_part_id = 1,
         .max_qp = SV_SLOTS - 1,
         .max_qp_wr = SV_MAX_WR,
-        .device_cap_flags = IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_RC_RNR_NAK_GEN,
+        .device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN,
         .max_sge = SV_MAX_SGE,
         .max_sge_rd = SV_MAX_SGE,
         .max_cq = 65536,
@@ -130,9 +121,6 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr) 
         .max_res_rd_atom = SV_MAX_READS * (SV_SLOTS - 1),
         .max_qp_init_rd_atom = SV_MAX_READS,
         .atomic_cap = IBV_ATOMIC_NONE,
-        .max_srq = 65536,
-        .max_srq_wr = SV_MAX_WR,
-        .max_srq_sge = SV_MAX_SGE,
         .max_pkeys = 1,
         .phys_port_cnt = 1,
     };
@@ -192,34 +180,4 @@ int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, uin
     if (port_num != 1 || index != 0) return errno = EINVAL, -1;
     *pkey = 0xffff;
     return 0;
-}
-
-static void async_reported(const struct ibv_async_event *event) {
-    if (event->event_type == IBV_EVENT_CQ_ERR) {
-        pthread_mutex_lock(&event->element.cq->mutex);
-        ((struct sv_cq *)event->element.cq)->async_events++;
-        pthread_mutex_unlock(&event->element.cq->mutex);
-    } else if (event->event_type != IBV_EVENT_PORT_ERR && event->event_type != IBV_EVENT_PORT_ACTIVE) {
-        pthread_mutex_lock(&event->element.qp->mutex);
-        ((struct sv_qp *)event->element.qp)->async_events++;
-        pthread_mutex_unlock(&event->element.qp->mutex);
-    }
-}
-
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event) {
-    return sv_events_take(&sv_of(context)->events, event, async_reported);
-}
-
-void ibv_ack_async_event(struct ibv_async_event *event) {
-    if (event->event_type == IBV_EVENT_CQ_ERR) {
-        pthread_mutex_lock(&event->element.cq->mutex);
-        event->element.cq->async_events_completed++;
-        pthread_cond_signal(&event->element.cq->cond);
-        pthread_mutex_unlock(&event->element.cq->mutex);
-    } else if (event->event_type != IBV_EVENT_PORT_ERR && event->event_type != IBV_EVENT_PORT_ACTIVE) {
-        pthread_mutex_lock(&event->element.qp->mutex);
-        event->element.qp->events_completed++;
-        pthread_cond_signal(&event->element.qp->cond);
-        pthread_mutex_unlock(&event->element.qp->mutex);
-    }
 }

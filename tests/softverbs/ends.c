@@ -34,8 +34,8 @@ struct end *make_end(struct wishes wishes) {
     CHECK((end->mr = ibv_reg_mr(end->pd, end->buffer, BUFFER, ALL_ACCESS)));
     CHECK((end->channel = ibv_create_comp_channel(end->context)));
     CHECK((end->cq = wishes.cq ? wishes.cq : ibv_create_cq(end->context, wishes.cqe ? wishes.cqe : (int)(2 * depth + 64), end, end->channel, 0)));
-    struct ibv_qp_init_attr init = {.send_cq = end->cq, .recv_cq = end->cq, .srq = wishes.srq, .qp_type = IBV_QPT_RC};
-    init.cap = (struct ibv_qp_cap){depth, wishes.srq ? 0 : depth, 4, 4, 256};
+    struct ibv_qp_init_attr init = {.send_cq = end->cq, .recv_cq = end->cq, .qp_type = IBV_QPT_RC};
+    init.cap = (struct ibv_qp_cap){depth, depth, 4, 4, 256};
     CHECK((end->qp = ibv_create_qp(end->pd, &init)));
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = wishes.access ? (unsigned)wishes.access : ALL_ACCESS};
     CHECK(ibv_modify_qp(end->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
@@ -137,14 +137,6 @@ void expect(struct end *end, uint64_t id, enum ibv_wc_status status) {
     }
     CHECK(wc.wr_id == id && wc.status == status && wc.qp_num == end->qp->qp_num);
     CHECK(status == IBV_WC_SUCCESS || (wc.byte_len == 0x5a5a5a5a && wc.opcode == 0x5a));
-}
-
-void expect_event(struct end *end, enum ibv_event_type type) {
-    struct ibv_async_event event;
-    CHECK(ibv_get_async_event(end->context, &event) == 0);
-    if (event.event_type != type) fprintf(stderr, "event: %s\n", ibv_event_type_str(event.event_type));
-    CHECK(event.event_type == type);
-    ibv_ack_async_event(&event);
 }
 
 void wait_for(_Atomic uint64_t *counter, uint64_t value) {

@@ -26,7 +26,6 @@ struct wishes {
     int reads;     /* 16 */
     int access;    /* of the queue pair: all */
     uint32_t psn;
-    struct ibv_srq *srq;
     struct ibv_context *context; /* one that is open */
     struct ibv_cq *cq;           /* of that context */
 };
@@ -72,7 +71,6 @@ int post_receive(struct end *end, uint64_t id, uint64_t offset, uint32_t length)
 struct ibv_wc next_completion(struct end *end);
 /* The next completion has this id and status. */
 void expect(struct end *end, uint64_t id, enum ibv_wc_status status);
-void expect_event(struct end *end, enum ibv_event_type type);
 /* Until a counter is at least that. */
 void wait_for(_Atomic uint64_t *counter, uint64_t value);
 void nap(unsigned us);

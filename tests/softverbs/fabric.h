@@ -103,7 +103,7 @@ struct sv_slot {
 };
 
 enum sv_kind { SV_FILLER, SV_SEND, SV_WRITE, SV_READ, SV_ACK, SV_RNR, SV_NAK, SV_READ_DATA };
-enum sv_packet_flags { SV_LAST = 1, SV_IMM = 2, SV_SOLICITED = 4, SV_ACCOUNTED = 8 };
+enum sv_packet_flags { SV_LAST = 1, SV_IMM = 2, SV_ACCOUNTED = 4 };
 
 /* Before its payload in a ring; both together are a multiple of 64 bytes. */
 struct sv_packet {

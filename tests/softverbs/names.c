@@ -1,7 +1,7 @@
-/* What the library says in words, and what it need not do. */
+/* What the library says in words, need not do, and does not do. */
 #include "softverbs.h"
 
-#define NAMED(names, value) ((size_t)(value) < sizeof(names) / sizeof *(names) && (names)[value] ? (names)[value] : "unknown")
+#include <errno.h>
 
 const char *ibv_wc_status_str(enum ibv_wc_status status) {
     static const char *const names[] = {
@@ -21,34 +21,28 @@ const char *ibv_wc_status_str(enum ibv_wc_status status) {
         [IBV_WC_FATAL_ERR] = "fatal error",
         [IBV_WC_GENERAL_ERR] = "general error",
     };
-    return NAMED(names, status);
+    return (size_t)status < sizeof names / sizeof *names && names[status] ? names[status] : "unknown";
 }
-
-const char *ibv_event_type_str(enum ibv_event_type event) {
-    static const char *const names[] = {
-        [IBV_EVENT_CQ_ERR] = "CQ error",
-        [IBV_EVENT_QP_FATAL] = "local work queue catastrophic error",
-        [IBV_EVENT_QP_REQ_ERR] = "invalid request local work queue error",
-        [IBV_EVENT_QP_ACCESS_ERR] = "local access violation work queue error",
-        [IBV_EVENT_COMM_EST] = "communication established",
-        [IBV_EVENT_SQ_DRAINED] = "send queue drained",
-        [IBV_EVENT_DEVICE_FATAL] = "local catastrophic error",
-        [IBV_EVENT_PORT_ACTIVE] = "port active",
-        [IBV_EVENT_PORT_ERR] = "port error",
-        [IBV_EVENT_SRQ_ERR] = "SRQ catastrophic error",
-        [IBV_EVENT_SRQ_LIMIT_REACHED] = "SRQ limit reached",
-        [IBV_EVENT_QP_LAST_WQE_REACHED] = "last WQE reached",
-        [IBV_EVENT_GID_CHANGE] = "GID table change",
-    };
-    return NAMED(names, event);
-}
-
-const char *ibv_port_state_str(enum ibv_port_state state) {
-    static const char *const names[] = {"no state change (NOP)", "down", "init", "armed", "active", "active defer"};
-    return NAMED(names, state);
-}
-
-const char *ibv_node_type_str(enum ibv_node_type type) { return type == IBV_NODE_CA ? "InfiniBand channel adapter" : "unknown"; }
 
 int ibv_fork_init(void) { return 0; }
 enum ibv_fork_status ibv_is_fork_initialized(void) { return IBV_FORK_UNNEEDED; }
+
+/* gpuvirt has no receives that queue pairs share, no queue that grows, and no use for events that no request asked for. */
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, void *init);
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, void *init) {
+    (void)pd, (void)init;
+    errno = EOPNOTSUPP;
+    return NULL;
+}
+
+int ibv_resize_cq(struct ibv_cq *cq, int cqe);
+int ibv_resize_cq(struct ibv_cq *cq, int cqe) {
+    (void)cq, (void)cqe;
+    return EOPNOTSUPP;
+}
+
+int ibv_get_async_event(struct ibv_context *context, void *event);
+int ibv_get_async_event(struct ibv_context *context, void *event) {
+    (void)context, (void)event;
+    return errno = EOPNOTSUPP, -1;
+}

@@ -18,7 +18,7 @@ static void complete(struct sv_qp *qp, struct ibv_cq *cq, struct sv_completion c
         completion.wc.opcode = (enum ibv_wc_opcode)0x5a;
         completion.wc.byte_len = 0x5a5a5a5a;
     }
-    if (!sv_complete((struct sv_cq *)cq, completion) && qp->ibv.state != IBV_QPS_ERR) sv_fail(qp, IBV_EVENT_QP_FATAL);
+    if (!sv_complete((struct sv_cq *)cq, completion)) sv_fail(qp);
 }
 
 void sv_end_send(struct sv_qp *qp, enum ibv_wc_status status) {
@@ -43,15 +43,13 @@ void sv_end_receive(struct sv_qp *qp, enum ibv_wc_status status, const struct sv
         wc.wc_flags = packet->flags & SV_IMM ? IBV_WC_WITH_IMM : 0;
     }
     qp->receiving = false;
-    complete(qp, qp->ibv.recv_cq, (struct sv_completion){.wc = wc, .solicited = packet && (packet->flags & SV_SOLICITED)});
+    complete(qp, qp->ibv.recv_cq, (struct sv_completion){.wc = wc});
 }
 
-bool sv_take_receive(struct sv_receives *queue, struct sv_receive *receive) {
-    pthread_mutex_lock(&queue->lock);
-    bool there = queue->taken != queue->posted;
-    if (there) *receive = queue->ring[queue->taken++ % queue->room];
-    pthread_mutex_unlock(&queue->lock);
-    return there;
+bool sv_take_receive(struct sv_qp *qp) {
+    if (qp->rq_taken == qp->rq_posted) return false;
+    qp->receive = qp->receives[qp->rq_taken++ % qp->init.cap.max_recv_wr];
+    return true;
 }
 
 void sv_set_state(struct sv_qp *qp, enum ibv_qp_state state) {
@@ -64,15 +62,12 @@ void sv_flush(struct sv_qp *qp) {
     while (qp->sq_head != qp->sq_tail) sv_end_send(qp, IBV_WC_WR_FLUSH_ERR);
 #endif
     if (qp->receiving) sv_end_receive(qp, IBV_WC_WR_FLUSH_ERR, NULL);
-    while (qp->receives == &qp->own && sv_take_receive(&qp->own, &qp->receive)) sv_end_receive(qp, IBV_WC_WR_FLUSH_ERR, NULL);
+    while (sv_take_receive(qp)) sv_end_receive(qp, IBV_WC_WR_FLUSH_ERR, NULL);
 }
 
-void sv_fail(struct sv_qp *qp, int event) {
-    struct sv_context *context = sv_of(qp->ibv.context);
+void sv_fail(struct sv_qp *qp) {
     if (qp->ibv.state == IBV_QPS_ERR) return;
     sv_set_state(qp, IBV_QPS_ERR);
-    if (event >= 0) sv_async(context, (enum ibv_event_type)event, &qp->ibv);
-    if (qp->ibv.srq) sv_async(context, IBV_EVENT_QP_LAST_WQE_REACHED, &qp->ibv);
     sv_flush(qp);
 }
 
@@ -93,7 +88,7 @@ struct sv_slot *sv_peer(struct sv_qp *qp) {
     if (atomic_load(&context->rail->network) != atomic_load(&sv_rail(context->fabric, rail)->network)) return NULL;
     if (sv_rail_dead(context->rail) || sv_rail_dead(sv_rail(context->fabric, rail))) return NULL;
     uint32_t state = atomic_load(&peer->state);
-    return state == IBV_QPS_RTR || state == IBV_QPS_RTS || state == IBV_QPS_SQD ? peer : NULL;
+    return state == IBV_QPS_RTR || state == IBV_QPS_RTS ? peer : NULL;
 }
 
 /* Takes `duration` of a link that is in use until *until, not before `from`; when it is over. */

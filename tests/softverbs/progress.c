@@ -28,9 +28,7 @@ static void sleep_until(struct sv_station *station, uint32_t seen, uint64_t wake
 /* One look at everything; `list` is held. *under_way: something is unanswered. */
 static bool look(struct sv_context *context, uint64_t *wake, bool *under_way) {
     bool some = false;
-    uint64_t now = sv_now(), down = atomic_load(&context->rail->port_down);
-    if (down != context->port_seen) sv_async(context, down ? IBV_EVENT_PORT_ERR : IBV_EVENT_PORT_ACTIVE, NULL);
-    context->port_seen = down;
+    uint64_t now = sv_now();
     for (struct sv_qp *qp = context->qps; qp; qp = qp->next) {
         pthread_mutex_lock(&qp->lock);
         some |= sv_responder(qp, now, wake);

@@ -1,4 +1,4 @@
-/* Queue pairs and shared receive queues: made, changed, asked, given work. */
+/* Queue pairs: made, changed, asked, given work. */
 #include "softverbs.h"
 
 #include <errno.h>
@@ -7,46 +7,24 @@
 
 #define DIRECT 4096u /* bytes of a message that the caller of ibv_post_send copies itself */
 
-static bool make_receives(struct sv_receives *queue, uint32_t room, uint32_t max_sge) {
-    pthread_mutex_init(&queue->lock, NULL);
-    queue->room = room;
-    queue->max_sge = max_sge;
-    queue->ring = calloc(room ? room : 1, sizeof *queue->ring);
-    return queue->ring != NULL;
-}
-
-static int post_receives(struct sv_receives *queue, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, bool shared) {
+int sv_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
+    struct sv_qp *qp = (struct sv_qp *)ibv;
+    const struct ibv_qp_cap *cap = &qp->init.cap;
     int error = 0;
-    pthread_mutex_lock(&queue->lock);
-    for (; wr; wr = wr->next) {
-        uint64_t freed = shared ? queue->taken : atomic_load(&queue->freed);
-        if (wr->num_sge < 0 || (uint32_t)wr->num_sge > queue->max_sge)
+    pthread_mutex_lock(&qp->lock);
+    for (; wr && !error; wr = error ? wr : wr->next) {
+        if (ibv->state == IBV_QPS_RESET || wr->num_sge < 0 || (uint32_t)wr->num_sge > cap->max_recv_sge)
             error = EINVAL;
-        else if (queue->posted - freed >= queue->room)
+        else if (qp->rq_posted - atomic_load(&qp->rq_freed) >= cap->max_recv_wr)
             error = ENOMEM;
-        if (error) break;
-        struct sv_receive *receive = &queue->ring[queue->posted++ % queue->room];
+        if (error) continue;
+        struct sv_receive *receive = &qp->receives[qp->rq_posted++ % cap->max_recv_wr];
         receive->wr_id = wr->wr_id;
         receive->count = wr->num_sge;
         if (wr->num_sge) memcpy(receive->sges, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+        SV_COUNT(sv_of(ibv->context)->rail, receive_requests, 1);
     }
-    pthread_mutex_unlock(&queue->lock);
     if (error) *bad = wr;
-    return error;
-}
-
-int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
-    return post_receives(&((struct sv_srq *)srq)->queue, wr, bad, true);
-}
-
-int sv_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad) {
-    struct sv_qp *qp = (struct sv_qp *)ibv;
-    struct sv_rail *rail = sv_of(ibv->context)->rail;
-    pthread_mutex_lock(&qp->lock);
-    int error = ibv->srq || ibv->state == IBV_QPS_RESET ? EINVAL : 0;
-    if (error) *bad = wr;
-    for (struct ibv_recv_wr *each = wr; each; each = each->next) SV_COUNT(rail, receive_requests, 1);
-    if (!error) error = post_receives(&qp->own, wr, bad, false);
     if (ibv->state == IBV_QPS_ERR) sv_flush(qp);
     pthread_mutex_unlock(&qp->lock);
     return error;
@@ -87,7 +65,7 @@ int sv_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr 
     int error = 0;
     SV_COUNT(context->rail, doorbells, 1);
     pthread_mutex_lock(&qp->lock);
-    bool ready = ibv->state == IBV_QPS_RTS || ibv->state == IBV_QPS_SQD || ibv->state == IBV_QPS_ERR;
+    bool ready = ibv->state == IBV_QPS_RTS || ibv->state == IBV_QPS_ERR;
     for (; wr && !error; wr = error ? wr : wr->next) {
         error = ready ? enqueue(qp, wr) : EINVAL;
         if (!error) SV_COUNT(context->rail, send_requests, 1);
@@ -102,53 +80,17 @@ int sv_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr 
     return error;
 }
 
-struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init) {
-    struct sv_srq *srq = init->attr.max_wr && init->attr.max_wr <= SV_MAX_WR && init->attr.max_sge <= SV_MAX_SGE ? calloc(1, sizeof *srq) : NULL;
-    if (!srq || !make_receives(&srq->queue, init->attr.max_wr, init->attr.max_sge)) {
-        errno = srq ? ENOMEM : EINVAL;
-        free(srq);
-        return NULL;
-    }
-    srq->ibv = (struct ibv_srq){.context = pd->context, .srq_context = init->srq_context, .pd = pd};
-    srq->attr = init->attr;
-    pthread_mutex_init(&srq->ibv.mutex, NULL);
-    pthread_cond_init(&srq->ibv.cond, NULL);
-    atomic_fetch_add(&((struct sv_pd *)pd)->users, 1);
-    return &srq->ibv;
-}
-
-/* Neither a size nor a limit can be changed. */
-int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask) {
-    (void)srq, (void)attr;
-    return mask ? EOPNOTSUPP : 0;
-}
-
-int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr) {
-    *attr = ((struct sv_srq *)srq)->attr;
-    return 0;
-}
-
-int ibv_destroy_srq(struct ibv_srq *ibv) {
-    struct sv_srq *srq = (struct sv_srq *)ibv;
-    if (atomic_load(&srq->users)) return EBUSY;
-    atomic_fetch_sub(&((struct sv_pd *)ibv->pd)->users, 1);
-    free(srq->queue.ring);
-    free(srq);
-    return 0;
-}
-
 static void use(const struct ibv_qp *qp, int by) {
     atomic_fetch_add(&((struct sv_pd *)qp->pd)->users, (uint32_t)by);
     atomic_fetch_add(&((struct sv_cq *)qp->send_cq)->users, (uint32_t)by);
     atomic_fetch_add(&((struct sv_cq *)qp->recv_cq)->users, (uint32_t)by);
-    if (qp->srq) atomic_fetch_add(&((struct sv_srq *)qp->srq)->users, (uint32_t)by);
 }
 
 static void free_qp(struct sv_qp *qp) {
     free(qp->sends);
     free(qp->send_sges);
     free(qp->send_inlined);
-    free(qp->own.ring);
+    free(qp->receives);
     free(qp);
 }
 
@@ -156,7 +98,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     struct sv_context *context = sv_of(pd->context);
     struct ibv_qp_cap *cap = &init->cap;
     struct sv_qp *qp = NULL;
-    if (init->qp_type != IBV_QPT_RC) {
+    if (init->qp_type != IBV_QPT_RC || init->srq) {
         errno = EOPNOTSUPP;
     } else if (!init->send_cq || !init->recv_cq || cap->max_send_wr > SV_MAX_WR || cap->max_recv_wr > SV_MAX_WR || cap->max_send_sge > SV_MAX_SGE ||
                cap->max_recv_sge > SV_MAX_SGE || cap->max_inline_data > SV_MAX_INLINE) {
@@ -169,8 +111,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     qp->sends = calloc(cap->max_send_wr + 1, sizeof *qp->sends);
     qp->send_sges = calloc((size_t)cap->max_send_wr * cap->max_send_sge + 1, sizeof *qp->send_sges);
     qp->send_inlined = calloc((size_t)cap->max_send_wr * cap->max_inline_data + 1, 1);
-    bool made = make_receives(&qp->own, init->srq ? 0 : cap->max_recv_wr, cap->max_recv_sge) && qp->sends && qp->send_sges && qp->send_inlined;
-    if (!made) errno = ENOMEM;
+    qp->receives = calloc(cap->max_recv_wr + 1, sizeof *qp->receives);
+    bool made = qp->sends && qp->send_sges && qp->send_inlined && qp->receives;
     qp->slot = made ? sv_slot_take(context->fabric, context->station, context->index) : NULL;
     if (!qp->slot) {
         free_qp(qp);
@@ -178,10 +120,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init) {
     }
     uint32_t number = atomic_load(&qp->slot->number);
     qp->ibv = (struct ibv_qp){.context = pd->context, .qp_context = init->qp_context, .pd = pd, .send_cq = init->send_cq, .recv_cq = init->recv_cq};
-    qp->ibv.srq = init->srq;
     qp->ibv.handle = qp->ibv.qp_num = number;
     qp->ibv.qp_type = init->qp_type;
-    qp->receives = init->srq ? &((struct sv_srq *)init->srq)->queue : &qp->own;
     qp->requests = sv_ring_data(context->fabric, qp->slot, &qp->slot->requests);
     qp->responses = sv_ring_data(context->fabric, qp->slot, &qp->slot->responses);
     pthread_mutex_init(&qp->ibv.mutex, NULL);
@@ -207,10 +147,6 @@ int ibv_destroy_qp(struct ibv_qp *ibv) {
     atomic_store(&qp->slot->number, 0);
     sv_cq_forget((struct sv_cq *)ibv->send_cq, qp);
     sv_cq_forget((struct sv_cq *)ibv->recv_cq, qp);
-    sv_events_forget(&context->events, ibv);
-    pthread_mutex_lock(&ibv->mutex);
-    while (ibv->events_completed != qp->async_events) pthread_cond_wait(&ibv->cond, &ibv->mutex);
-    pthread_mutex_unlock(&ibv->mutex);
     use(ibv, -1);
     free_qp(qp);
     return 0;
@@ -228,8 +164,6 @@ static const struct transition {
     {IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
      IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE},
     {IBV_QPS_RTS, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | IBV_QP_MIN_RNR_TIMER},
-    {IBV_QPS_RTS, IBV_QPS_SQD, 0, 0},
-    {IBV_QPS_SQD, IBV_QPS_RTS, 0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER},
 };
 
 static bool permitted(enum ibv_qp_state from, enum ibv_qp_state to, int mask) {
@@ -274,9 +208,9 @@ static void reset(struct sv_qp *qp) {
     atomic_store(&qp->slot->peer, 0);
     sv_cq_forget((struct sv_cq *)qp->ibv.send_cq, qp);
     sv_cq_forget((struct sv_cq *)qp->ibv.recv_cq, qp);
-    atomic_store(&qp->own.freed, 0);
+    atomic_store(&qp->rq_freed, 0);
     atomic_store(&qp->sq_freed, 0);
-    qp->own.taken = qp->own.posted = qp->sq_head = qp->sq_next = qp->sq_tail = qp->timer_from = qp->rnr_until = 0;
+    qp->rq_taken = qp->rq_posted = qp->sq_head = qp->sq_next = qp->sq_tail = qp->timer_from = qp->rnr_until = 0;
     qp->send_offset = qp->read_offset = qp->reads = qp->retries = qp->rnr_retries = qp->expected_offset = 0;
     qp->acknowledge = qp->receiving = qp->read_active = false;
     qp->attr = (struct ibv_qp_attr){0};
@@ -298,7 +232,7 @@ int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask) {
         }
         if (from == IBV_QPS_RTR && to == IBV_QPS_RTS) qp->first_sequence = qp->attr.sq_psn;
         if (to == IBV_QPS_ERR)
-            sv_fail(qp, -1);
+            sv_fail(qp);
         else
             sv_set_state(qp, to);
         if (to == IBV_QPS_RTR) sv_lose(qp); /* what the peer has sent before this */

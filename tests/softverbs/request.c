@@ -12,7 +12,7 @@ static void go_back(struct sv_qp *qp, uint64_t index, uint32_t offset) {
 
 static void end_in_error(struct sv_qp *qp, enum ibv_wc_status status) {
     sv_end_send(qp, status);
-    sv_fail(qp, -1);
+    sv_fail(qp);
 }
 
 /* Whether the next request may start now; if it cannot be carried out at all it ends, behind those before it. */
@@ -38,7 +38,6 @@ static void fill(struct sv_qp *qp, struct sv_send *send, struct sv_packet *packe
     bool with_imm = send->opcode == IBV_WR_SEND_WITH_IMM || send->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     packet->kind = read ? SV_READ : send->opcode == IBV_WR_SEND || send->opcode == IBV_WR_SEND_WITH_IMM ? SV_SEND : SV_WRITE;
     packet->flags = (uint8_t)((last ? SV_LAST : 0) | (with_imm ? SV_IMM : 0) | (accounted ? SV_ACCOUNTED : 0));
-    if (send->flags & IBV_SEND_SOLICITED) packet->flags |= SV_SOLICITED;
     packet->sequence = qp->first_sequence + qp->sq_next;
     packet->remote = send->remote;
     packet->rkey = send->rkey;
@@ -184,7 +183,7 @@ bool sv_requester(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
     struct sv_ring *ring = &qp->slot->responses;
     struct sv_packet *packet;
     bool some = false;
-    while ((qp->ibv.state == IBV_QPS_RTS || qp->ibv.state == IBV_QPS_SQD) && (packet = sv_ring_peek(ring, qp->responses))) {
+    while (qp->ibv.state == IBV_QPS_RTS && (packet = sv_ring_peek(ring, qp->responses))) {
         if (!sv_arrived(packet, now, wake)) break;
         if (sv_rail_dead(rail) || sv_nth(&rail->drop_at))
             atomic_store(&qp->slot->lost, 1);

@@ -34,7 +34,7 @@ static bool has_receive(struct sv_qp *qp, const struct sv_packet *packet) {
     if (qp->receiving) return true;
     uint64_t every = atomic_load(&rail->rnr_every);
     bool withheld = every && (SV_COUNT(rail, rnr_count, 1) + 1) % every == 0;
-    qp->receiving = !withheld && sv_take_receive(qp->receives, &qp->receive);
+    qp->receiving = !withheld && sv_take_receive(qp);
     if (!qp->receiving) refuse(qp, SV_RNR, packet, IBV_WC_SUCCESS);
     return qp->receiving;
 }
@@ -54,7 +54,7 @@ static void carry_out_send(struct sv_qp *qp, struct sv_packet *packet) {
                                packet->length, true)) {
         refuse(qp, SV_NAK, packet, fits ? IBV_WC_REM_OP_ERR : IBV_WC_REM_INV_REQ_ERR);
         sv_end_receive(qp, fits ? IBV_WC_LOC_PROT_ERR : IBV_WC_LOC_LEN_ERR, packet);
-        sv_fail(qp, -1);
+        sv_fail(qp);
         return;
     }
     qp->expected_offset += packet->length;
@@ -65,7 +65,7 @@ static void carry_out_send(struct sv_qp *qp, struct sv_packet *packet) {
 
 static void refuse_access(struct sv_qp *qp, const struct sv_packet *packet) {
     refuse(qp, SV_NAK, packet, IBV_WC_REM_ACCESS_ERR);
-    sv_fail(qp, IBV_EVENT_QP_ACCESS_ERR);
+    sv_fail(qp);
 }
 
 static void carry_out_write(struct sv_qp *qp, struct sv_packet *packet) {
@@ -92,7 +92,7 @@ static void start_read(struct sv_qp *qp, struct sv_packet *packet) {
     struct sv_context *context = sv_of(qp->ibv.context);
     if (packet->imm > qp->attr.max_dest_rd_atomic) { /* an adapter refuses it when it has not answered so many */
         refuse(qp, SV_NAK, packet, IBV_WC_REM_INV_REQ_ERR);
-        sv_fail(qp, IBV_EVENT_QP_REQ_ERR);
+        sv_fail(qp);
         return;
     }
     if (!(qp->attr.qp_access_flags & IBV_ACCESS_REMOTE_READ) ||
@@ -158,7 +158,7 @@ static void carry_out(struct sv_qp *qp, struct sv_packet *packet) {
     }
 }
 
-static bool receives(const struct sv_qp *qp) { return qp->ibv.state == IBV_QPS_RTR || qp->ibv.state == IBV_QPS_RTS || qp->ibv.state == IBV_QPS_SQD; }
+static bool receives(const struct sv_qp *qp) { return qp->ibv.state == IBV_QPS_RTR || qp->ibv.state == IBV_QPS_RTS; }
 
 bool sv_responder(struct sv_qp *qp, uint64_t now, uint64_t *wake) {
     struct sv_context *context = sv_of(qp->ibv.context);

@@ -3,7 +3,7 @@
  * Files, each calling only those before it: names.c, fabric.c, memory.c, completion.c, outcome.c (how requests end), request.c (the requester's side
  * of a queue pair), respond.c (the responder's), progress.c (the thread), queue_pair.c, device.c.
  *
- * Locks, in the order in which they are taken: the context's `list`, a queue pair's, a receive queue's, `memory`, a completion queue's, events'. */
+ * Locks, in the order in which they are taken: the context's `list`, a queue pair's, `memory`, a completion queue's, a channel's. */
 #ifndef SOFTVERBS_H
 #define SOFTVERBS_H
 
@@ -15,14 +15,6 @@
 #define SV_MAX_INLINE 512
 #define SV_MAX_READS 16
 #define SV_FRAGMENT 16384u /* bytes of payload in a packet */
-
-/* What waits behind a descriptor: completion events (element.cq) or asynchronous events. Some are void: their object was destroyed. */
-struct sv_events {
-    pthread_mutex_t lock;
-    int fd;
-    struct ibv_async_event *items;
-    size_t first, count, room;
-};
 
 struct sv_mr {
     struct ibv_mr ibv;
@@ -46,7 +38,6 @@ struct sv_context {
     pthread_mutex_t list;
     struct sv_qp *qps;
     struct sv_cq *cqs;
-    uint64_t port_seen;         /* port_down, at the last look */
     _Atomic uint32_t looked_at; /* the bell before the last look of who polls */
     _Atomic uint64_t next_look; /* the time of the next one without a bell */
     _Atomic uint64_t polled_at; /* the time of the last look of who polls */
@@ -54,8 +45,7 @@ struct sv_context {
     struct sv_mr **regions; /* by key / 256 */
     uint32_t region_room;
     uint32_t keys_made;
-    int probe; /* whose write() tells whether memory is there */
-    struct sv_events events;
+    int probe;                /* whose write() tells whether memory is there */
     _Atomic uint32_t objects; /* that must be gone before the device is closed */
 };
 
@@ -64,9 +54,12 @@ struct sv_pd {
     _Atomic uint32_t users;
 };
 
+/* Its descriptor counts events; some are void: their queue was destroyed. */
 struct sv_channel {
     struct ibv_comp_channel ibv;
-    struct sv_events events;
+    pthread_mutex_t lock;
+    struct sv_cq *cqs;
+    uint64_t told; /* how often, in all */
 };
 
 struct sv_completion {
@@ -74,7 +67,6 @@ struct sv_completion {
     uint64_t ripe_at; /* 0: at once */
     struct sv_qp *qp;
     uint64_t frees; /* entries of the send queue are free up to this one once this has been polled; 0: one of the receive queue is */
-    bool solicited;
 };
 
 struct sv_cq {
@@ -82,33 +74,18 @@ struct sv_cq {
     pthread_mutex_t lock;
     struct sv_completion *ring;
     uint32_t room, first, count;
-    int armed; /* 1: for any completion, 2: for a solicited one */
-    bool failed;
-    uint32_t completion_events, async_events;
+    bool armed, failed;
     _Atomic uint32_t users;
     struct sv_cq *next;
+    struct sv_cq *next_of_channel;
+    uint32_t untaken, taken; /* events */
+    uint64_t told_at;        /* of the channel's, the last */
 };
 
 struct sv_receive {
     uint64_t wr_id;
     int count;
     struct ibv_sge sges[SV_MAX_SGE];
-};
-
-struct sv_receives {
-    pthread_mutex_t lock;
-    struct sv_receive *ring;
-    uint32_t room, max_sge;
-    uint64_t taken, posted;
-    _Atomic uint64_t freed;
-};
-
-struct sv_srq {
-    struct ibv_srq ibv;
-    struct sv_receives queue;
-    struct ibv_srq_attr attr;
-    _Atomic uint32_t users;
-    uint32_t async_events;
 };
 
 struct sv_send {
@@ -128,7 +105,6 @@ struct sv_qp {
     struct ibv_qp_attr attr;
     struct sv_slot *slot;
     uint8_t *requests, *responses; /* the rings to it */
-    uint32_t async_events;
     uint64_t last_ripe;
     struct sv_qp *next;
 
@@ -148,7 +124,9 @@ struct sv_qp {
     uint64_t expected;
     uint32_t expected_offset;
     bool acknowledge;
-    struct sv_receives own, *receives;
+    struct sv_receive *receives; /* taken <= posted */
+    uint64_t rq_taken, rq_posted;
+    _Atomic uint64_t rq_freed;
     struct sv_receive receive; /* the one that a message under way fills */
     bool receiving;
     struct sv_packet read; /* the request being answered from its `offset` on */
@@ -185,13 +163,6 @@ void sv_copy(uint8_t *to, const uint8_t *from, size_t length);
 
 /* --- completion.c --- */
 
-bool sv_events_make(struct sv_events *events);
-void sv_events_end(struct sv_events *events);
-void sv_events_put(struct sv_events *events, struct ibv_async_event event);
-/* `reported` is called before the object can be destroyed, which waits until what was reported is acknowledged. */
-int sv_events_take(struct sv_events *events, struct ibv_async_event *event, void (*reported)(const struct ibv_async_event *event));
-void sv_events_forget(struct sv_events *events, const void *object);
-void sv_async(struct sv_context *context, enum ibv_event_type type, void *object);
 /* False when the queue is full and so in error. */
 bool sv_complete(struct sv_cq *cq, struct sv_completion completion);
 /* Tells of delayed completions that are ripe; the time of the next, UINT64_MAX for none. */
@@ -206,10 +177,11 @@ void sv_end_send(struct sv_qp *qp, enum ibv_wc_status status); /* the oldest one
 /* `packet` is NULL when the message's receive is flushed. */
 void sv_end_receive(struct sv_qp *qp, enum ibv_wc_status status, const struct sv_packet *packet);
 void sv_set_state(struct sv_qp *qp, enum ibv_qp_state state);
-/* Everything that is posted ends flushed. `event`: what happened, -1 for nothing that is told. */
-void sv_fail(struct sv_qp *qp, int event);
+/* Everything that is posted ends flushed. */
+void sv_fail(struct sv_qp *qp);
 void sv_flush(struct sv_qp *qp);
-bool sv_take_receive(struct sv_receives *queue, struct sv_receive *receive);
+/* The next of those that were posted, as the queue pair's `receive`; false: none. */
+bool sv_take_receive(struct sv_qp *qp);
 /* The slot of the queue pair's peer; NULL when nothing reaches it now. */
 struct sv_slot *sv_peer(struct sv_qp *qp);
 /* The packet is complete: gives it its time and sends it. */
@@ -237,6 +209,5 @@ int sv_poll_cq(struct ibv_cq *cq, int room, struct ibv_wc *wc);
 
 int sv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int sv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
-int sv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 #endif

@@ -46,8 +46,7 @@ static void devices(void) {
     CHECK(ibv_query_pkey(one, 1, 0, &key) == 0 && key == 0xffff);
     CHECK(ibv_close_device(one) == 0 && ibv_close_device(two) == 0);
     CHECK_TEXT(ibv_wc_status_str(IBV_WC_RETRY_EXC_ERR), "retry");
-    CHECK_TEXT(ibv_event_type_str(IBV_EVENT_PORT_ERR), "port");
-    CHECK_TEXT(ibv_event_type_str((enum ibv_event_type)99), "unknown");
+    CHECK_TEXT(ibv_wc_status_str((enum ibv_wc_status)99), "unknown");
 }
 
 static int threads(void) {
@@ -294,71 +293,36 @@ static void channels(void) {
     for (unsigned i = 0; i < 2; i++) expect(b, i, IBV_WC_SUCCESS);
     for (unsigned i = 0; i < 2; i++) expect(a, i, IBV_WC_SUCCESS);
     CHECK(ibv_get_cq_event(b->channel, &cq, &context) == -1); /* one event for one request of it */
-    /* A solicited one only: the second. */
-    CHECK(ibv_req_notify_cq(b->cq, 1) == 0);
-    struct ibv_sge sge = piece(a, 0, 8);
-    struct ibv_send_wr wr = request(a, IBV_WR_SEND, 1, &sge, address_of(b), 0);
-    for (unsigned i = 0; i < 2; i++) {
-        CHECK(post_receive(b, i, 0, 8) == 0);
-        if (i == 1) wr.send_flags |= IBV_SEND_SOLICITED;
-        CHECK(post(a, wr) == 0);
-        expect(a, 1, IBV_WC_SUCCESS);
-        expect(b, i, IBV_WC_SUCCESS);
-        CHECK((ibv_get_cq_event(b->channel, &cq, &context) == 0) == (i == 1));
-    }
-    ibv_ack_cq_events(b->cq, 2);
-    /* A queue keeps what is in it when it gets another size; it gets none that is too small. */
-    for (unsigned i = 0; i < 3; i++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, i, address_of(b), 0, 8) == 0);
-    expect(a, 0, IBV_WC_SUCCESS);
-    uint64_t made = atomic_load(&rail(0)->completions);
-    CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 3, address_of(b), 0, 8) == 0);
-    wait_for(&rail(0)->completions, made + 1);
-    CHECK(ibv_resize_cq(a->cq, 2) == EINVAL && ibv_resize_cq(a->cq, 3) == 0 && a->cq->cqe == 3);
-    for (unsigned i = 1; i < 4; i++) expect(a, i, IBV_WC_SUCCESS);
+    ibv_ack_cq_events(b->cq, 1);
+    CHECK(ibv_req_notify_cq(b->cq, 1) == EOPNOTSUPP); /* of solicited ones only */
     /* An event that nobody takes goes with its queue. */
-    CHECK(ibv_req_notify_cq(b->cq, 0) == 0 && post_receive(b, 5, 0, 8) == 0 && post(a, wr) == 0);
+    CHECK(ibv_req_notify_cq(b->cq, 0) == 0 && post_receive(b, 5, 0, 8) == 0);
+    CHECK(post_simple(a, IBV_WR_SEND, 5, address_of(b), 0, 8) == 0);
     expect(b, 5, IBV_WC_SUCCESS);
     CHECK(poll(&ready, 1, 0) == 1);
     end_end(a);
     end_end(b);
 }
 
-static void shared_receives(void) {
+/* A key of another domain than the queue pair's is as good as none. */
+static void domains(void) {
     struct ibv_context *context = open_device(0);
-    struct ibv_pd *pd = ibv_alloc_pd(context);
-    struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
-    struct ibv_srq *srq = ibv_create_srq(pd, &init);
-    struct end *a = make_end((struct wishes){0}), *b = make_end((struct wishes){0});
-    struct end *c = make_end((struct wishes){.srq = srq, .context = context}), *d = make_end((struct wishes){.srq = srq, .context = context});
-    connect_end(a, address_of(c));
-    connect_end(c, address_of(a));
-    connect_end(b, address_of(d));
-    connect_end(d, address_of(b));
-    struct ibv_srq_attr attr;
-    CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr == 4 && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EOPNOTSUPP);
-    CHECK(post_receive(c, 1, 0, 8) == EINVAL);
-    struct ibv_mr *mr = ibv_reg_mr(pd, c->buffer, 64, IBV_ACCESS_LOCAL_WRITE);
-    for (unsigned i = 0; i < 5; i++) {
-        struct ibv_sge sge = {.addr = (uintptr_t)c->buffer + i * 8, .length = 8, .lkey = c->mr->lkey};
-        struct ibv_recv_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1}, *bad;
-        CHECK(ibv_post_srq_recv(srq, &wr, &bad) == (i < 4 ? 0 : ENOMEM));
-    }
-    /* The key is of another domain than the queue pair's: as good as none. */
+    struct end *a = make_end((struct wishes){0}), *b = make_end((struct wishes){.context = context}),
+               *c = make_end((struct wishes){.context = context});
+    connect_end(a, address_of(b));
+    connect_end(b, address_of(a));
+    struct ibv_sge sge = {.addr = (uintptr_t)c->buffer, .length = 8, .lkey = c->mr->lkey};
+    struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad;
+    CHECK(ibv_post_recv(b->qp, &wr, &bad) == 0);
     a->buffer[0] = 1;
-    CHECK(post_simple(a, IBV_WR_SEND, 9, address_of(c), 0, 1) == 0);
-    expect(a, 9, IBV_WC_SUCCESS);
-    expect(c, 0, IBV_WC_SUCCESS);
-    CHECK(c->buffer[0] == 1 && post_simple(b, IBV_WR_SEND, 9, address_of(d), 0, 1) == 0);
-    expect(b, 9, IBV_WC_REM_OP_ERR);
-    expect(d, 1, IBV_WC_LOC_PROT_ERR);
-    CHECK(c->buffer[8] == 0 && ibv_destroy_srq(srq) == EBUSY);
-    expect_event(d, IBV_EVENT_QP_LAST_WQE_REACHED);
-    CHECK(ibv_dereg_mr(mr) == 0);
+    CHECK(post_simple(a, IBV_WR_SEND, 9, address_of(b), 0, 1) == 0);
+    expect(a, 9, IBV_WC_REM_OP_ERR);
+    expect(b, 1, IBV_WC_LOC_PROT_ERR);
+    CHECK(c->buffer[0] == 0);
     end_end(a);
     end_end(b);
     end_end(c);
-    end_end(d);
-    CHECK(ibv_destroy_srq(srq) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
+    CHECK(ibv_close_device(context) == 0);
 }
 
 static void memory(void) {
@@ -612,7 +576,7 @@ int main(int argc, char **argv) {
         {"reads", reads},
         {"full_queues", full_queues},
         {"channels", channels},
-        {"shared_receives", shared_receives},
+        {"domains", domains},
         {"memory", memory},
         {"two_threads", two_threads},
         {"troubled", troubled},

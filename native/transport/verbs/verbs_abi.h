@@ -175,42 +175,6 @@ struct ibv_port_attr {
     uint16_t port_cap_flags2;
 };
 
-/* --- events that belong to no request --- */
-
-enum ibv_event_type {
-    IBV_EVENT_CQ_ERR,
-    IBV_EVENT_QP_FATAL,
-    IBV_EVENT_QP_REQ_ERR,
-    IBV_EVENT_QP_ACCESS_ERR,
-    IBV_EVENT_COMM_EST,
-    IBV_EVENT_SQ_DRAINED,
-    IBV_EVENT_PATH_MIG,
-    IBV_EVENT_PATH_MIG_ERR,
-    IBV_EVENT_DEVICE_FATAL,
-    IBV_EVENT_PORT_ACTIVE,
-    IBV_EVENT_PORT_ERR,
-    IBV_EVENT_LID_CHANGE,
-    IBV_EVENT_PKEY_CHANGE,
-    IBV_EVENT_SM_CHANGE,
-    IBV_EVENT_SRQ_ERR,
-    IBV_EVENT_SRQ_LIMIT_REACHED,
-    IBV_EVENT_QP_LAST_WQE_REACHED,
-    IBV_EVENT_CLIENT_REREGISTER,
-    IBV_EVENT_GID_CHANGE,
-    IBV_EVENT_WQ_FATAL,
-};
-
-struct ibv_async_event {
-    union {
-        struct ibv_cq *cq;
-        struct ibv_qp *qp;
-        struct ibv_srq *srq;
-        struct ibv_wq *wq;
-        int port_num;
-    } element;
-    enum ibv_event_type event_type;
-};
-
 /* --- completions --- */
 
 enum ibv_wc_status {
@@ -338,30 +302,6 @@ struct ibv_ah_attr {
     uint8_t static_rate;
     uint8_t is_global;
     uint8_t port_num;
-};
-
-enum ibv_srq_attr_mask { IBV_SRQ_MAX_WR = 1 << 0, IBV_SRQ_LIMIT = 1 << 1 };
-
-struct ibv_srq_attr {
-    uint32_t max_wr;
-    uint32_t max_sge;
-    uint32_t srq_limit;
-};
-
-struct ibv_srq_init_attr {
-    void *srq_context;
-    struct ibv_srq_attr attr;
-};
-
-struct ibv_srq {
-    struct ibv_context *context;
-    void *srq_context;
-    struct ibv_pd *pd;
-    uint32_t handle;
-
-    pthread_mutex_t mutex;
-    pthread_cond_t cond;
-    uint32_t events_completed;
 };
 
 enum ibv_qp_type { IBV_QPT_RC = 2, IBV_QPT_UC, IBV_QPT_UD };
@@ -566,8 +506,7 @@ struct ibv_context_ops {
     int (*poll_cq)(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
     int (*req_notify_cq)(struct ibv_cq *cq, int solicited_only);
     void *_unused_2[7];
-    int (*post_srq_recv)(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr);
-    void *_unused_3[4];
+    void *_unused_3[5];
     int (*post_send)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
     int (*post_recv)(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);
     void *_unused_4[5];
@@ -577,21 +516,18 @@ struct ibv_context {
     struct ibv_device *device;
     struct ibv_context_ops ops;
     int cmd_fd;
-    int async_fd; /* readable when ibv_get_async_event has one */
+    int async_fd;
     int num_comp_vectors;
     pthread_mutex_t mutex;
     void *abi_compat;
 };
 
-/* All four return 0 or a positive errno; poll_cq the number of completions or a negative number. */
+/* All of them return 0 or a positive errno; poll_cq the number of completions or a negative number. */
 static inline int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr) {
     return qp->context->ops.post_send(qp, wr, bad_wr);
 }
 static inline int ibv_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr) {
     return qp->context->ops.post_recv(qp, wr, bad_wr);
-}
-static inline int ibv_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *recv_wr, struct ibv_recv_wr **bad_recv_wr) {
-    return srq->context->ops.post_srq_recv(srq, recv_wr, bad_recv_wr);
 }
 static inline int ibv_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc) { return cq->context->ops.poll_cq(cq, num_entries, wc); }
 static inline int ibv_req_notify_cq(struct ibv_cq *cq, int solicited_only) { return cq->context->ops.req_notify_cq(cq, solicited_only); }
@@ -606,8 +542,6 @@ const char *ibv_get_device_name(struct ibv_device *device);
 uint64_t ibv_get_device_guid(struct ibv_device *device);
 struct ibv_context *ibv_open_device(struct ibv_device *device);
 int ibv_close_device(struct ibv_context *context);
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
-void ibv_ack_async_event(struct ibv_async_event *event);
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *device_attr);
 int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr);
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
@@ -625,21 +559,13 @@ int ibv_dereg_mr(struct ibv_mr *mr);
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context);
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel);
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel, int comp_vector);
-int ibv_resize_cq(struct ibv_cq *cq, int cqe);
 int ibv_destroy_cq(struct ibv_cq *cq);
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
-struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *srq_init_attr);
-int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr, int srq_attr_mask);
-int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *srq_attr);
-int ibv_destroy_srq(struct ibv_srq *srq);
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *qp_init_attr);
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr);
 int ibv_destroy_qp(struct ibv_qp *qp);
 const char *ibv_wc_status_str(enum ibv_wc_status status);
-const char *ibv_event_type_str(enum ibv_event_type event);
-const char *ibv_port_state_str(enum ibv_port_state port_state);
-const char *ibv_node_type_str(enum ibv_node_type node_type);
 
 #endif
