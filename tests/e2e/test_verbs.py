@@ -142,6 +142,20 @@ def test_ports_of_one_network_meet(build: Callable[..., Path], devices: dict[str
         server.stop()
 
 
+@pytest.mark.parametrize("both", [0, 1], ids=["client", "server"])
+def test_ports_meet_by_the_family_that_both_have(build: Callable[..., Path], devices: dict[str, str], tmp_path: Path, both: int) -> None:
+    """One has a GID of IPv4, which it would take, and a link-local one; the other has only the latter."""
+    mine = devices | {"SOFTVERBS_FABRIC": str(tmp_path / "fabric")}
+    fabric = Fabric(tmp_path / "fabric")
+    fabric.rail(both).set(ipv4=1)
+    server = start_server(tmp_path, *TWO, "--link", "verbs", env=clean_environment(**mine | {"SOFTVERBS_DEVICES": "1,"}))
+    try:
+        assert_right(run_program(server, [build("copies")], "--link", "verbs", **mine | {"SOFTVERBS_DEVICES": "0,"}))
+        assert all(fabric.rail(rail).bytes > 10000 for rail in (0, 1))
+    finally:
+        server.stop()
+
+
 def test_a_session_moves(near: Server, build: Callable[..., Path], devices: dict[str, str], tmp_path: Path) -> None:
     over = tmp_path / "over"
     with running(near, [build("moved"), over], "--link", "verbs", **devices) as process:

@@ -49,7 +49,7 @@ const char *ibv_get_device_name(struct ibv_device *device) { return device->name
 int ibv_get_device_index(struct ibv_device *device);
 int ibv_get_device_index(struct ibv_device *device) { return (int)(device - devices); }
 
-uint64_t ibv_get_device_guid(struct ibv_device *device) { return sv_gid(NULL, (unsigned)ibv_get_device_index(device)).global.interface_id; }
+uint64_t ibv_get_device_guid(struct ibv_device *device) { return sv_gid(NULL, (unsigned)ibv_get_device_index(device), 0).global.interface_id; }
 
 struct ibv_context *ibv_open_device(struct ibv_device *device) {
     struct sv_fabric *fabric = sv_fabric_map();
@@ -134,7 +134,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
         .state = down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE,
         .max_mtu = IBV_MTU_4096,
         .active_mtu = IBV_MTU_4096,
-        .gid_tbl_len = 1,
+        .gid_tbl_len = 2,
         .port_cap_flags = 1 << 16,
         .max_msg_sz = 1 << 30,
         .pkey_tbl_len = 1,
@@ -149,30 +149,23 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 }
 
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid) {
-    if (port_num != 1 || index != 0) return errno = EINVAL, -1;
-    *gid = sv_gid(sv_of(context)->fabric, sv_of(context)->index);
+    if (port_num != 1 || index < 0 || index > 1) return errno = EINVAL, -1;
+    *gid = sv_gid(sv_of(context)->fabric, sv_of(context)->index, (unsigned)index);
     return 0;
 }
 
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index, struct ibv_gid_entry *entry, uint32_t flags,
                       size_t entry_size) {
     if (flags || entry_size < sizeof *entry || port_num != 1) return EINVAL;
-    if (gid_index != 0) return ENODATA;
-    *entry = (struct ibv_gid_entry){.port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
-    return ibv_query_gid(context, 1, 0, &entry->gid);
-}
-
-/* Of no public header: ibv_devinfo -v asks. 1 is RoCE version 2. */
-int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type);
-int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type) {
-    union ibv_gid gid;
-    *type = 1;
-    return ibv_query_gid(context, port_num, (int)index, &gid);
+    *entry = (struct ibv_gid_entry){.gid_index = gid_index, .port_num = 1, .gid_type = IBV_GID_TYPE_ROCE_V2};
+    return ibv_query_gid(context, 1, (int)gid_index, &entry->gid) || !entry->gid.global.interface_id ? ENODATA : 0;
 }
 
 ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags, size_t entry_size) {
-    if (flags || entry_size < sizeof *entries || !max_entries) return -EINVAL;
-    return _ibv_query_gid_ex(context, 1, 0, entries, 0, entry_size) ? -EINVAL : 1;
+    if (flags || entry_size != sizeof *entries) return -EINVAL;
+    ssize_t n = 0;
+    while (n < 2 && (size_t)n < max_entries && !_ibv_query_gid_ex(context, 1, (uint32_t)n, &entries[n], 0, entry_size)) n++;
+    return n;
 }
 
 int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, uint16_t *pkey) {

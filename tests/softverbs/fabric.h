@@ -68,6 +68,7 @@ struct sv_rail {
     _Atomic uint64_t network;   /* only rails of the same one reach each other; of 0 GIDs are link-local, of others global */
     _Atomic uint64_t slow_port; /* 1: the port tells a tenth of the rate */
     _Atomic uint64_t drop_at;   /* the n-th packet to arrive from now is lost */
+    _Atomic uint64_t ipv4;      /* 1: the port has a second GID, of an IPv4 address */
     /* Packets with up to SV_SMALL bytes, by the whole microseconds for which they waited until the links were free of others, the last for all longer waits. */
     _Atomic uint64_t small_waits[SV_WAITS];
 };

@@ -82,7 +82,7 @@ struct sv_slot *sv_peer(struct sv_qp *qp) {
     struct sv_context *context = sv_of(qp->ibv.context);
     struct sv_slot *peer = sv_slot(context->fabric, qp->attr.dest_qp_num);
     uint32_t rail = atomic_load(&peer->rail);
-    union ibv_gid gid = sv_gid(context->fabric, rail);
+    union ibv_gid gid = sv_gid(context->fabric, rail, qp->attr.ah_attr.grh.sgid_index); /* of the same family */
     if (atomic_load(&peer->number) != qp->attr.dest_qp_num || atomic_load(&peer->peer) != qp->ibv.qp_num) return NULL;
     if (memcmp(&gid, &qp->attr.ah_attr.grh.dgid, sizeof gid) != 0) return NULL;
     if (atomic_load(&context->rail->network) != atomic_load(&sv_rail(context->fabric, rail)->network)) return NULL;

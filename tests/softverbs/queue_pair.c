@@ -179,7 +179,7 @@ static bool permitted(enum ibv_qp_state from, enum ibv_qp_state to, int mask) {
 static bool valid(const struct ibv_qp_attr *attr, int mask) {
     if ((mask & IBV_QP_PORT) && attr->port_num != 1) return false;
     if ((mask & IBV_QP_PKEY_INDEX) && attr->pkey_index != 0) return false;
-    if ((mask & IBV_QP_AV) && (!attr->ah_attr.is_global || attr->ah_attr.port_num != 1 || attr->ah_attr.grh.sgid_index != 0)) return false;
+    if ((mask & IBV_QP_AV) && (!attr->ah_attr.is_global || attr->ah_attr.port_num != 1 || attr->ah_attr.grh.sgid_index > 1)) return false;
     if ((mask & IBV_QP_PATH_MTU) && (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)) return false;
     if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && attr->max_rd_atomic > SV_MAX_READS) return false;
     if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && attr->max_dest_rd_atomic > SV_MAX_READS) return false;

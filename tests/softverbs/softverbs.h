@@ -141,11 +141,13 @@ static inline void sv_list_lock(struct sv_context *context) {
     atomic_fetch_sub(&context->list_wanted, 1);
 }
 static inline void sv_list_unlock(struct sv_context *context) { pthread_mutex_unlock(&context->list); }
-/* A device's GUID is the end of its GID. */
-static inline union ibv_gid sv_gid(struct sv_fabric *fabric, unsigned device) {
+/* The GIDs of its port: one of IPv6, of which a device's GUID is the end, and one of an IPv4 address if it has one; nothing else. */
+static inline union ibv_gid sv_gid(struct sv_fabric *fabric, unsigned device, unsigned index) {
     uint8_t network = fabric ? (uint8_t)atomic_load(&sv_rail(fabric, device)->network) : 0;
     union ibv_gid gid = {.raw = {0xfe, 0x80, [8] = 's', 'o', 'f', 't', [15] = (uint8_t)device}};
     if (network) gid.raw[0] = 0xfd, gid.raw[7] = network;
+    if (index) gid = (union ibv_gid){.raw = {[10] = 0xff, 0xff, 10, 0, network, (uint8_t)(device + 1)}};
+    if (index && !atomic_load(&sv_rail(fabric, device)->ipv4)) gid = (union ibv_gid){0};
     return gid;
 }
 static inline uint64_t sv_min(uint64_t a, uint64_t b) { return a < b ? a : b; }

@@ -48,7 +48,7 @@ def test_a_port_goes_down_and_up(tmp_path: Path) -> None:
 
 
 def test_words() -> None:
-    assert len(words()) == 29
+    assert len(words()) == 30
     assert words()["port_down"] == 0 and words()["rnr_count"] == 8 * 25
 
 

@@ -64,7 +64,7 @@ struct verbs_hello {
     struct verbs_peer_rail rails[GV_VERBS_RAILS_MAX];
     uint32_t zero;
 };
-_Static_assert(sizeof(struct verbs_hello) == 24 + 48 + 4 + 8 + 64 + 8 * 28 + 4 && sizeof(struct verbs_peer_rail) == 28, "it has no gaps");
+_Static_assert(sizeof(struct verbs_hello) == 24 + 48 + 4 + 8 + 64 + 8 * 60 + 4 && sizeof(struct verbs_peer_rail) == 60, "it has no gaps");
 
 #define VERBS_LEFT_OUT_NS 10000000000ll /* a rail that did not work is tried again after so long */
 

@@ -97,6 +97,11 @@ void gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail 
     q->reads_most = q->rail->reads_out < VERBS_READS ? q->rail->reads_out : VERBS_READS;
     if (q->reads_most > rail->reads) q->reads_most = rail->reads ? rail->reads : 1;
     q->peer_rail = rail->index % GV_VERBS_RAILS_MAX;
+    uint32_t theirs = gv_verbs_rail_meets(q->rail, rail->link_layer, rail->gids);
+    if (theirs == GV_VERBS_GIDS) {
+        breaks(q, "the peer's port is in another network");
+        return;
+    }
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(rail->mtu < q->rail->mtu ? rail->mtu : q->rail->mtu),
                                .dest_qp_num = peer->number,
@@ -105,8 +110,8 @@ void gv_verbs_queue_connect(struct verbs_queue *q, const struct verbs_peer_rail 
                                .min_rnr_timer = RNR_TIMER,
                                .ah_attr = {.dlid = rail->lid, .is_global = routed, .port_num = q->rail->port}};
     if (routed) {
-        memcpy(attr.ah_attr.grh.dgid.raw, rail->gid, sizeof rail->gid);
-        attr.ah_attr.grh.sgid_index = (uint8_t)q->rail->gid_index;
+        memcpy(attr.ah_attr.grh.dgid.raw, rail->gids[theirs], sizeof rail->gids[theirs]);
+        attr.ah_attr.grh.sgid_index = (uint8_t)q->rail->gids[q->rail->gid].index;
         attr.ah_attr.grh.hop_limit = 64;
     }
     int error = q->library->modify_qp(q->qp, &attr,

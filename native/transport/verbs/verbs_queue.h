@@ -79,7 +79,7 @@ struct verbs_peer_queue {
     uint32_t number, sequence;
 };
 struct verbs_peer_rail {
-    uint8_t gid[16];
+    uint8_t gids[GV_VERBS_GIDS][16]; /* the client's: all of them, the best first; the worker's: the one that meets one of these, and zeros */
     uint16_t lid;
     uint8_t mtu;
     uint8_t index;      /* its number among its end's rails */

@@ -10,7 +10,6 @@
 
 #define DEVICES_MAX 8
 #define READS_MOST 128
-#define GIDS_MAX 256 /* of a port that are looked at */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct opened {
@@ -70,119 +69,22 @@ static void open_all(const struct verbs_library *library) {
     opened_by = getpid();
 }
 
-/* ---- GIDs: what a port is called in its network */
+/* ---- networks */
 
-static bool mapped_ipv4(const union ibv_gid *g) {
-    static const uint8_t prefix[12] = {[10] = 0xff, [11] = 0xff};
-    return memcmp(g->raw, prefix, sizeof prefix) == 0;
+uint32_t gv_verbs_rail_meets(struct verbs_rail *rail, uint8_t link_layer, const uint8_t theirs[GV_VERBS_GIDS][16]) {
+    for (uint32_t k = 0; rail->link_layer == link_layer && k < GV_VERBS_GIDS; k++)
+        for (uint32_t i = 0; i < rail->n_gids; i++)
+            if (gv_verbs_gids_meet(link_layer, rail->gids[i].gid.raw, theirs[k])) {
+                rail->gid = i;
+                return k;
+            }
+    return GV_VERBS_GIDS;
 }
 
-static bool link_local(const union ibv_gid *g) {
-    return mapped_ipv4(g) ? g->raw[12] == 169 && g->raw[13] == 254 : g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80;
-}
-
-static bool empty(const union ibv_gid *g) {
-    static const union ibv_gid none;
-    return memcmp(g, &none, sizeof none) == 0;
-}
-
-/* What the kernel's files say; for libraries that do not. */
-static uint32_t type_by_file(const char *device, uint8_t port, uint32_t index) {
-    char path[200], text[32] = "";
-    snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/%u/gid_attrs/types/%u", device, port, index);
-    FILE *file = fopen(path, "re");
-    if (!file) return IBV_GID_TYPE_ROCE_V2;
-    /* NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection): a file of the kernel's, which has its text */
-    if (!fgets(text, sizeof text, file)) text[0] = 0;
-    fclose(file);
-    return strstr(text, "v2") ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_IB;
-}
-
-enum gid_family { GID_IPV4, GID_IPV6, GID_LINK_LOCAL };
-
-static enum gid_family family_of(const union ibv_gid *g) { return link_local(g) ? GID_LINK_LOCAL : mapped_ipv4(g) ? GID_IPV4 : GID_IPV6; }
-
-/* How good it is for RoCE, version 2: an address of IPv4 is what networks are set up for, one that is link-local passes no router. 0: of no use. */
-static int gid_merit(const union ibv_gid *gid, uint32_t type) {
-    if (empty(gid) || type != IBV_GID_TYPE_ROCE_V2) return 0;
-    return link_local(gid) ? 1 : mapped_ipv4(gid) ? 3 : 2;
-}
-
-static uint32_t gid_at(const struct verbs_library *library, const struct opened *o, uint8_t port, uint32_t index, union ibv_gid *gid) {
-    struct ibv_gid_entry entry;
-    if (library->query_gid_ex) {
-        if (library->query_gid_ex(o->context, port, index, &entry, 0, sizeof entry)) memset(&entry, 0, sizeof entry);
-        *gid = entry.gid;
-        return entry.gid_type;
-    }
-    if (library->query_gid(o->context, port, (int)index, gid)) memset(gid, 0, sizeof *gid);
-    return type_by_file(o->name, port, index);
-}
-
-/* What the user names; -1: nothing. What is no number is none of the port's. */
-static int named_gid(void) {
-    const char *said = getenv(GV_GID_VARIABLE);
-    char *end;
-    if (!said || !*said) return -1;
-    long i = strtol(said, &end, 10);
-    return *end || i < 0 || i > GIDS_MAX ? GIDS_MAX : (int)i;
-}
-
-/* The best one, or the one that the user names. False: there is none. */
-static bool choose_gid(const struct verbs_library *library, const struct opened *o, struct verbs_rail *rail, int n) {
-    int best = 0;
-    bool named = named_gid() >= 0;
-    for (int i = named ? named_gid() : 0; i < (n < GIDS_MAX ? n : GIDS_MAX); i++) {
-        union ibv_gid gid;
-        uint32_t type = gid_at(library, o, rail->port, (uint32_t)i, &gid);
-        bool other = named || rail->link_layer != IBV_LINK_LAYER_ETHERNET; /* of another kind than RoCE v2, perhaps */
-        int merit = other ? !empty(&gid) : gid_merit(&gid, type);
-        if (merit > best) {
-            best = merit;
-            rail->gid_index = i;
-            rail->gid = gid;
-        }
-        if (other) break; /* of InfiniBand the first is the port's own */
-    }
-    return best;
-}
-
-static const struct opened *device_of(const struct verbs_rail *rail) {
-    for (uint32_t i = 0; i < n_devices; i++)
-        if (devices[i].context == rail->context) return &devices[i];
-    return NULL;
-}
-
-/* Takes a GID of RoCE v2 of this family. False: the port has none, or its user has named another. lock held. */
-static bool take_family(struct verbs_rail *rail, enum gid_family family) {
-    char why[GV_DEATH_TEXT];
-    const struct verbs_library *library = gv_verbs_library(why);
-    const struct opened *o = device_of(rail);
-    for (int i = 0; library && o && named_gid() < 0 && i < (rail->gids < GIDS_MAX ? rail->gids : GIDS_MAX); i++) {
-        union ibv_gid gid;
-        uint32_t type = gid_at(library, o, rail->port, (uint32_t)i, &gid);
-        if (!gid_merit(&gid, type) || family_of(&gid) != family) continue;
-        rail->gid_index = i;
-        rail->gid = gid;
-        return true;
-    }
-    return false;
-}
-
-static bool reaches(struct verbs_rail *rail, uint8_t link_layer, const union ibv_gid *theirs) {
-    if (rail->link_layer != link_layer) return false;
-    if (link_layer != IBV_LINK_LAYER_ETHERNET) return memcmp(rail->gid.raw, theirs->raw, 8) == 0;
-    return family_of(&rail->gid) == family_of(theirs) || take_family(rail, family_of(theirs));
-}
-
-uint32_t gv_verbs_rail_for(struct verbs_rail *rails, uint32_t n, uint32_t taken, uint8_t link_layer, const uint8_t gid[16]) {
-    union ibv_gid theirs;
-    uint32_t i = 0;
-    memcpy(theirs.raw, gid, sizeof theirs.raw);
-    pthread_mutex_lock(&lock);
-    while (i < n && (taken & 1u << i || !reaches(&rails[i], link_layer, &theirs))) i++;
-    pthread_mutex_unlock(&lock);
-    return i < n ? i : GV_VERBS_RAILS_MAX;
+uint32_t gv_verbs_rail_for(struct verbs_rail *rails, uint32_t n, uint32_t taken, uint8_t link_layer, const uint8_t theirs[GV_VERBS_GIDS][16]) {
+    for (uint32_t i = 0; i < n; i++)
+        if (!(taken & 1u << i) && gv_verbs_rail_meets(&rails[i], link_layer, theirs) < GV_VERBS_GIDS) return i;
+    return GV_VERBS_RAILS_MAX;
 }
 
 /* ---- ports */
@@ -242,11 +144,11 @@ static bool use_port(const struct verbs_library *library, const struct opened *o
                                 .reads_out = o->reads_out,
                                 .reads_in = o->reads_in,
                                 .rate = rate_of(&attr),
-                                .numa = o->numa,
-                                .gids = attr.gid_tbl_len,
-                                .gid_index = -1};
+                                .numa = o->numa};
     snprintf(rail->name, sizeof rail->name, "%s", o->name);
-    if (choose_gid(library, o, rail, attr.gid_tbl_len) || attr.link_layer == IBV_LINK_LAYER_INFINIBAND) return true;
+    rail->n_gids = gv_verbs_gids(library, o->context, o->name, port, attr.link_layer, attr.gid_tbl_len, rail->gids);
+    if (!rail->n_gids && attr.link_layer == IBV_LINK_LAYER_INFINIBAND) rail->n_gids = 1; /* it has a local address: none is asked for */
+    if (rail->n_gids) return true;
     snprintf(why, GV_DEATH_TEXT, "port %u of the RDMA device %.60s has no RoCE v2 GID%s", port, o->name,
              getenv(GV_GID_VARIABLE) ? " where " GV_GID_VARIABLE " says" : "");
     return false;

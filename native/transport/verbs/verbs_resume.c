@@ -114,8 +114,8 @@ static void open_queues_for(struct verbs *v, const struct verbs_hello *theirs, c
     lock_all(v);
     for (uint32_t i = 0; i < theirs->n && !gv_link_dead(&v->link); i++) {
         const struct verbs_peer_rail *peer = &theirs->rails[i];
-        uint32_t rail = gv_verbs_rail_for(v->rails, v->n_rails, taken | left_out, peer->link_layer, peer->gid);
-        if (rail == GV_VERBS_RAILS_MAX) rail = gv_verbs_rail_for(v->rails, v->n_rails, taken, peer->link_layer, peer->gid);
+        uint32_t rail = gv_verbs_rail_for(v->rails, v->n_rails, taken | left_out, peer->link_layer, peer->gids);
+        if (rail == GV_VERBS_RAILS_MAX) rail = gv_verbs_rail_for(v->rails, v->n_rails, taken, peer->link_layer, peer->gids);
         if (rail == GV_VERBS_RAILS_MAX)
             snprintf(why, GV_DEATH_TEXT, "no RDMA port of the server is in the network of the client's");
         else if (peer->number < GV_VERBS_RAILS_MAX && open_on(v, rail, peer->number, why))
@@ -152,7 +152,8 @@ static struct verbs_hello our_hello(struct verbs *v, uint32_t epoch) {
                                               .reads = r->reads_in,
                                               .link_layer = r->link_layer,
                                               .number = v->numbers[i]};
-        memcpy(h.rails[i].gid, r->gid.raw, sizeof h.rails[i].gid);
+        for (uint32_t k = 0; k < (v->client ? r->n_gids : 1); k++)
+            memcpy(h.rails[i].gids[k], r->gids[v->client ? k : r->gid].gid.raw, sizeof h.rails[i].gids[k]);
         h.payloads[i] = gv_verbs_queue_self(&v->bulk[i]);
     }
     unlock_all(v);

@@ -175,7 +175,7 @@ static void dies_between_two_words(void) {
     struct verbs_hello theirs, hello = {.record = {.size = sizeof hello, .op = GV_RECORD_RESUME, .epoch = 1}, .n = 1};
     hello.rails[0].mtu = worker->rails[0].mtu;
     hello.rails[0].link_layer = worker->rails[0].link_layer;
-    memcpy(hello.rails[0].gid, worker->rails[0].gid.raw, sizeof hello.rails[0].gid);
+    memcpy(hello.rails[0].gids[0], worker->rails[0].gids[0].gid.raw, sizeof hello.rails[0].gids[0]);
     CHECK(pthread_create(&thread, NULL, resume, &r) == 0);
     CHECK(write(fds[0], &hello, sizeof hello) == sizeof hello);
     CHECK(recv(fds[0], &theirs, sizeof theirs, MSG_WAITALL) == sizeof theirs && theirs.n == 1);

@@ -262,7 +262,9 @@ static void networks(void) {
     atomic_store(&rail(3)->network, 5);
     CHECK(gv_verbs_rails(rails, why) == 4);
     for (int i = 0; i < 4; i++) CHECK(rails[i].name[strlen("softverbs")] == '0' + i && !rails[i].slow && rails[i].rate == 103124);
-    const uint8_t *near = rails[0].gid.raw, *global = rails[3].gid.raw;
+    uint8_t near[GV_VERBS_GIDS][16] = {{0}}, global[GV_VERBS_GIDS][16] = {{0}};
+    memcpy(near[0], rails[0].gids[0].gid.raw, 16);
+    memcpy(global[0], rails[3].gids[0].gid.raw, 16);
     CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_ETHERNET, near) == 0);
     CHECK(gv_verbs_rail_for(rails, 4, 1, IBV_LINK_LAYER_ETHERNET, near) == 2);
     CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_ETHERNET, global) == 1);
@@ -270,11 +272,38 @@ static void networks(void) {
     CHECK(gv_verbs_rail_for(rails, 4, 2 + 8, IBV_LINK_LAYER_ETHERNET, global) == GV_VERBS_RAILS_MAX);
     CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, near) == GV_VERBS_RAILS_MAX);
     rails[2].link_layer = IBV_LINK_LAYER_INFINIBAND; /* there the subnet's prefix counts */
-    rails[2].gid.raw[7] = 9;
+    rails[2].gids[0].gid.raw[7] = 9;
     CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, near) == GV_VERBS_RAILS_MAX);
-    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, rails[2].gid.raw) == 2);
+    near[0][7] = 9;
+    CHECK(gv_verbs_rail_for(rails, 4, 0, IBV_LINK_LAYER_INFINIBAND, near) == 2);
     atomic_store(&rail(1)->network, 0);
     atomic_store(&rail(3)->network, 0);
+}
+
+/* A port with GIDs of two families, and one with the second of these only, meet by that one, whichever is the client's. */
+static void families(void) {
+    char why[GV_DEATH_TEXT] = "";
+    struct verbs_rail rails[GV_VERBS_RAILS_MAX];
+    uint8_t offered[GV_VERBS_GIDS][16] = {{0}};
+    atomic_store(&rail(0)->ipv4, 1);
+    CHECK(gv_verbs_rails(rails, why) == 4 && rails[0].n_gids == 2 && rails[1].n_gids == 1);
+    const struct verbs_gid *both = rails[0].gids;
+    CHECK(both[0].index == 1 && both[0].gid.raw[12] == 10 && both[1].index == 0 && both[1].gid.raw[0] == 0xfe);
+    for (int i = 0; i < 2; i++) memcpy(offered[i], both[i].gid.raw, 16);
+    CHECK(gv_verbs_rail_meets(&rails[0], IBV_LINK_LAYER_ETHERNET, offered) == 0 && rails[0].gid == 0);
+    CHECK(gv_verbs_rail_meets(&rails[1], IBV_LINK_LAYER_ETHERNET, offered) == 1 && rails[1].gid == 0);
+    memset(offered, 0, sizeof offered);
+    memcpy(offered[0], rails[1].gids[0].gid.raw, 16);
+    CHECK(gv_verbs_rail_meets(&rails[0], IBV_LINK_LAYER_ETHERNET, offered) == 0 && rails[0].gid == 1);
+    memset(offered, 0, sizeof offered);
+    CHECK(gv_verbs_rail_meets(&rails[0], IBV_LINK_LAYER_ETHERNET, offered) == GV_VERBS_GIDS);
+    setenv("GPUVIRT_GID_INDEX", "0", 1); /* that one and no other */
+    CHECK(gv_verbs_rails(rails, why) == 4 && rails[0].n_gids == 1 && rails[0].gids[0].index == 0);
+    setenv("GPUVIRT_GID_INDEX", "7", 1);
+    CHECK(gv_verbs_rails(rails, why) == 0);
+    CHECK_TEXT(why, "GPUVIRT_GID_INDEX");
+    unsetenv("GPUVIRT_GID_INDEX");
+    atomic_store(&rail(0)->ipv4, 0);
 }
 
 /* A port that is less than half as fast comes last, and carries nothing unless as many rails are asked for. */
@@ -305,6 +334,7 @@ int main(int argc, char **argv) {
         {"wrong_key", wrong_key},
         {"cut_under_way", cut_under_way},
         {"networks", networks},
+        {"families", families},
         {"slow_port", slow_port},
     };
     signal(SIGPIPE, SIG_IGN);
