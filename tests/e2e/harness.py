@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -114,6 +115,13 @@ def assert_right(done: subprocess.CompletedProcess[str]) -> None:
     assert (done.returncode, done.stdout) == (0, "right\n"), f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line of a program's output, and no more of it: what readline() reads ahead is lost to communicate() when that has a deadline."""
+    assert isinstance(process.stdout, io.TextIOWrapper)
+    process.stdout._CHUNK_SIZE = 1
+    return process.stdout.readline()
+
+
 @contextlib.contextmanager
 def running(server: Server | str, command: list[str | Path], *options: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     """A program under `gpuvirt run` that has said "running"; killed at the end whatever happened."""
@@ -122,8 +130,7 @@ def running(server: Server | str, command: list[str | Path], *options: str, **en
         line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(**env)
     )
     try:
-        assert process.stdout is not None
-        first = process.stdout.readline()
+        first = read_line(process)
         assert first == "running\n", first + (process.stderr.read() if process.poll() is not None and process.stderr else "")
         yield process
     finally:

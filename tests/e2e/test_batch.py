@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.harness import GPUVIRT, HERE, Server, clean_environment
+from e2e.harness import GPUVIRT, HERE, Server, clean_environment, read_line
 from e2e.test_many_hosts import SOON, Pool, wait_until
 
 pytestmark = pytest.mark.slow
@@ -331,8 +331,7 @@ def test_jobs_are_cancelled_and_have_deadlines(jobs: Jobs) -> None:
 def test_logs_are_followed(jobs: Jobs) -> None:
     id = jobs.submit("--ranks", "2", "--", *RANKS, "2")
     with subprocess.Popen([*GPUVIRT, "batch", "logs", "-f", id], stdout=subprocess.PIPE, text=True, env=jobs.env) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
+        first = read_line(process)
         assert first.endswith("computed\n") and jobs.state(id) == "running"
         rest = process.communicate(timeout=SOON)[0]
         assert sorted([first, *rest.splitlines(keepends=True)])[1] == "[0] rank 0 of 2: 11\n" and process.returncode == 0

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from e2e.harness import GPUVIRT, HERE, Server, assert_right, children, clean_environment, run_program, running, start_server
+from e2e.harness import GPUVIRT, HERE, Server, assert_right, children, clean_environment, read_line, run_program, running, start_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuvirt.client.connect import ask
@@ -270,7 +270,7 @@ def test_a_token_of_the_pool_is_good_at_all_hosts_until_it_is_revoked(three: Poo
     line = [*GPUVIRT, "run", "--pool", three.hosts["alder"].url, "--gpus", "2", "--", *map(str, [*STAYS, tmp_path / "never"])]
     env = clean_environment(GPUVIRT_TOKEN=token)
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as guest:
-        assert guest.stdout is not None and guest.stdout.readline() == "running\n"
+        assert read_line(guest) == "running\n"
         three.gpuvirt("birch", "token", "revoke", "guest", "--pool", three.hosts["birch"].url)
         out, err = guest.communicate(timeout=SOON)
     assert guest.returncode != 0 and "revoked" in err, out + err

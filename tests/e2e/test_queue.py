@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from e2e.harness import HERE, Server, clean_environment, run_line, wait_until
+from e2e.harness import HERE, Server, clean_environment, read_line, run_line, wait_until
 
 PROGRAM = [sys.executable, str(HERE / "programs" / "each_gpu.py")]
 
@@ -24,7 +24,7 @@ def begin(server: Server, *options: str, hold: bool = False) -> subprocess.Popen
 def test_waiting(own_pool: Callable[..., Server]) -> None:
     server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", "--grace", "0")
     having = begin(server, hold=True)
-    assert having.stdout is not None and "right" in having.stdout.readline()
+    assert "right" in read_line(having)
     said, _ = begin(server, "--no-wait").communicate(timeout=200)
     assert "cannot be had without waiting" in said and "it would be at place 1 of 1" in said, said
     said, _ = begin(server, "--wait", "1500ms").communicate(timeout=200)
@@ -44,7 +44,7 @@ def test_the_server_is_killed_meanwhile(own_pool: Callable[..., Server]) -> None
     options = ("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", "--grace", "0")
     server = own_pool(*options)
     having = begin(server, hold=True)
-    assert having.stdout is not None and "right" in having.stdout.readline()
+    assert "right" in read_line(having)
     patient = begin(server)
     assert wait_until(lambda: any(lease["state"] == "queued" for lease in server.leases()))
     server.stop(signal.SIGKILL)

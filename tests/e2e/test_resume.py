@@ -14,7 +14,7 @@ import c_build
 import pytest
 from e2e import test_run_configurations
 from e2e.cutter import Cutter
-from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, run_program, running, start_server, wait_until
+from e2e.harness import GPUVIRT, HERE, Server, clean_environment, read_line, run_line, run_program, running, start_server, wait_until
 from faults import fault
 
 pytestmark = pytest.mark.slow
@@ -118,7 +118,7 @@ def test_nobody_there_for_a_while(own_pool: Callable[..., Server], build: Callab
     environment = {"GPUVIRT_TOKEN": server.token(), "GPUVIRT_POOL": proxy.url}
     line = [*GPUVIRT, "run", "--pool", proxy.url, "--link", "tcp", "--", *map(str, program)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(**environment))
-    assert process.stdout is not None and process.stdout.readline() == "running\n"
+    assert read_line(process) == "running\n"
     proxy.refuse = True
     proxy.cut_all()
     time.sleep(3)
@@ -233,7 +233,7 @@ def test_nothing_arrives(two_hosts: tuple[str, str], build: Callable[..., Path],
         reference = subprocess.run(line, capture_output=True, text=True, env=clean_environment(), timeout=60, check=True)
         with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()) as process:
             try:
-                assert process.stdout is not None and process.stdout.readline() == "running\n"
+                assert read_line(process) == "running\n"
                 subprocess.run(["ip", "-n", here, *away.split()], check=True)
                 time.sleep(12)
                 assert process.poll() is None
@@ -278,7 +278,7 @@ class running_through:
         )
 
     def __enter__(self) -> subprocess.Popen[str]:
-        assert self.process.stdout is not None and self.process.stdout.readline() == "running\n"
+        assert read_line(self.process) == "running\n"
         return self.process
 
     def __exit__(self, *error: object) -> None:

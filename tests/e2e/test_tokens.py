@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from e2e.harness import GPUVIRT, HERE, Server, clean_environment, run_line, wait_until
+from e2e.harness import GPUVIRT, HERE, Server, clean_environment, read_line, run_line, wait_until
 
 from gpuvirt import paths
 from gpuvirt.transport.pool import NoServer, PoolAddress, greet
@@ -50,7 +50,7 @@ def test_revoked(server: Server, own_tokens: Callable[..., str], link: str) -> N
     """The program fails at its next call and is told why; another token's goes on, and nothing of the first is left."""
     one, two = (start(server, own_tokens("create", name), "--link", link) for name in ("one", "two"))
     for process in (one, two):
-        assert process.stdout is not None and "right" in process.stdout.readline()
+        assert "right" in read_line(process)
     own_tokens("revoke", "one")
     said, _ = one.communicate(timeout=200)
     assert re.search(r"^lost: .*the token has been revoked; ask the server's owner for another", said, re.M), said
