@@ -43,6 +43,7 @@ from gpuvirt.soft.ops import (  # noqa: F401  they register opcodes
     wgmma,
     wmma,
 )
+from gpuvirt.soft.ptx.block_shape import Shape
 from gpuvirt.soft.ptx.layout import Layout, Program
 from gpuvirt.soft.ptx.module import Module
 from gpuvirt.soft.ptx.parser import Body
@@ -101,7 +102,7 @@ class Function:
 class Translation:
     """A kernel, for one block shape, on its way through the passes."""
 
-    def __init__(self, module: Module, kernel: str, shape: tuple[int, int, int], careful: bool) -> None:
+    def __init__(self, module: Module, kernel: str, shape: Shape, careful: bool) -> None:
         self.module, self.kernel, self.shape = module, kernel, shape
         self.text = ModuleText(target.host().feature_set)
         self.text.careful = careful
@@ -244,7 +245,7 @@ PASSES: dict[str, Callable[[Translation], None]] = {
 }
 
 
-def translate(module: Module, kernel: str, shape: tuple[int, int, int], careful: bool = False) -> tuple[str, Description, int]:
+def translate(module: Module, kernel: str, shape: Shape, careful: bool = False) -> tuple[str, Description, int]:
     """(LLVM IR, description, number of PTX instructions) of a kernel for a block shape; careful: without assumptions on its parameters."""
     t = Translation(module, kernel, shape, careful)
     shown = shown_passes()

@@ -8,6 +8,7 @@ from gpuvirt.soft.analysis import lane_affine
 from gpuvirt.soft.analysis.basic_blocks import Block
 from gpuvirt.soft.analysis.cfg import Cfg
 from gpuvirt.soft.analysis.lane_affine import ANY, UNIFORM, Known, Pattern
+from gpuvirt.soft.ptx.block_shape import Shape
 from gpuvirt.soft.ptx.opcodes import Formula
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES, TYPES, Type
@@ -19,7 +20,7 @@ _FOLLOWED = (*_LOGIC, Formula.ADD, Formula.SUB, Formula.MUL, Formula.MAD, Formul
 
 
 def find_patterns(
-    cfg: Cfg, shape: tuple[int, int, int], varying: Set[str], waits: list[int], operand_varies: Varies, assumed: Mapping[str, int]
+    cfg: Cfg, shape: Shape, varying: Set[str], waits: list[int], operand_varies: Varies, assumed: Mapping[str, int]
 ) -> dict[str, Known]:
     """The lane pattern of each register; of none when the iteration does not converge.
 

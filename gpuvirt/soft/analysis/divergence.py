@@ -18,6 +18,7 @@ from gpuvirt.soft.analysis.convergence_points import find_convergence_points
 from gpuvirt.soft.analysis.lane_affine import Pattern
 from gpuvirt.soft.analysis.spin_loops import find_loops
 from gpuvirt.soft.analysis.sync_kinds import GATHERING, OPEN
+from gpuvirt.soft.ptx.block_shape import Shape
 from gpuvirt.soft.ptx.opcodes import Varies
 from gpuvirt.soft.ptx.parser import CARRY, Addr, FloatImm, Imm, Ins, Name, Operand, Pair, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import LANES
@@ -39,7 +40,7 @@ class Divergence:
     """What is known of one function for one block shape. Blocks are given by their numbers in the graph's order."""
 
     cfg: Cfg
-    shape: tuple[int, int, int]
+    shape: Shape
     own_params: frozenset[str]  # of a device function: they differ between lanes
     assumed: Mapping[str, int]  # registers whose value is taken for granted (stride_versions.py)
     one_lane: bool = False  # it is of code for a single lane
@@ -66,7 +67,7 @@ class Divergence:
         return not self.one_lane and broadcast(ins, self.operand_varies)
 
 
-def analyze(cfg: Cfg, shape: tuple[int, int, int], forced: Set[str] = frozenset(), assumed: Mapping[str, int] | None = None) -> Divergence:
+def analyze(cfg: Cfg, shape: Shape, forced: Set[str] = frozenset(), assumed: Mapping[str, int] | None = None) -> Divergence:
     """Divergence, uniformity and patterns of a function.
 
     Args:
@@ -76,7 +77,7 @@ def analyze(cfg: Cfg, shape: tuple[int, int, int], forced: Set[str] = frozenset(
     return _Solver(cfg, shape, forced, assumed or {}).solve()
 
 
-def of_one_lane(cfg: Cfg, shape: tuple[int, int, int], waiting_loops: Set[int]) -> Divergence:
+def of_one_lane(cfg: Cfg, shape: Shape, waiting_loops: Set[int]) -> Divergence:
     """For one lane nothing differs between lanes."""
     return Divergence(cfg, shape, own_params(cfg), {}, True, waits=(0,) * len(cfg.order), waiting_loops=frozenset(waiting_loops))
 
@@ -92,7 +93,7 @@ def broadcast(ins: Ins, varies: Callable[[Operand], bool]) -> bool:
     return "idx" in ins.mods and not varies(ins.ops[2]) and clamp is not None and clamp & 0x1F00 == 0
 
 
-def operand_varies(operand: Operand, varying: Set[str], shape: tuple[int, int, int], params: Set[str]) -> bool:
+def operand_varies(operand: Operand, varying: Set[str], shape: Shape, params: Set[str]) -> bool:
     """Whether an operand may differ between lanes; `params`: a device function's own parameters, which do."""
     if isinstance(operand, Reg):
         return operand.name in varying
@@ -117,7 +118,7 @@ def operand_varies(operand: Operand, varying: Set[str], shape: tuple[int, int, i
 class _Solver:
     """Finds a Divergence, step by step."""
 
-    def __init__(self, cfg: Cfg, shape: tuple[int, int, int], forced: Set[str], assumed: Mapping[str, int]) -> None:
+    def __init__(self, cfg: Cfg, shape: Shape, forced: Set[str], assumed: Mapping[str, int]) -> None:
         self.cfg = cfg
         self.shape = shape
         self.forced, self.assumed = forced, assumed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gpuvirt.soft.ptx.block_shape import Shape, many_warps
 from gpuvirt.soft.ptx.types import LANES
 
 BIG = 1 << 256  # "base is zero": a multiple of everything
@@ -183,27 +184,27 @@ def never_equal(p: Pattern, value: int, bits: int) -> bool:
     return p.group == LANES and fits(p, bits, False) and value % p.align not in p.steps
 
 
-def special(name: str, shape: tuple[int, int, int]) -> Known:
+def special(name: str, shape: Shape) -> Known:
     """The pattern of a special register for a block shape; None: varies without one. Registers that are the same in all lanes are UNIFORM."""
     nx, ny, nz = shape
     lanes = range(LANES)
     if name == "%laneid":
         return Pattern(LANES, tuple(lanes), BIG)
     if name.startswith("%ntid"):
-        return constant(dict(x=nx, y=ny, z=nz).get(name[-1], 0))
+        threads = dict(x=nx, y=ny, z=nz).get(name[-1], 0)
+        return Pattern(LANES, ZERO, -threads) if threads < 0 else constant(threads)
     if name.startswith("%lanemask_"):
         return None
     if not name.startswith("%tid"):
         return UNIFORM
-    total = nx * ny * nz
     axis = name[-1]
-    if total <= LANES:
+    if not many_warps(shape):
         values = {"x": [i % nx for i in lanes], "y": [i // nx % ny for i in lanes], "z": [i // (nx * ny) for i in lanes]}
         return Pattern(LANES, tuple(values[axis]), BIG)
     if axis == "x":
         if nx % LANES == 0 or (ny == 1 and nz == 1):
             return Pattern(LANES, tuple(lanes), LANES)
-        if LANES % nx == 0:
+        if nx > 0 and LANES % nx == 0:
             return Pattern(LANES, tuple(i % nx for i in lanes), BIG)
     elif axis == "y":
         if ny == 1:

@@ -15,6 +15,7 @@ from gpuvirt.soft.codegen.ir_builder import ModuleText, Val
 from gpuvirt.soft.codegen.special_registers import read_special
 from gpuvirt.soft.codegen.warp_state import WarpState
 from gpuvirt.soft.errors import BadPtx, Unsupported
+from gpuvirt.soft.ptx.block_shape import full_warps
 from gpuvirt.soft.ptx.layout import Layout
 from gpuvirt.soft.ptx.parser import FloatImm, Imm, Ins, Not, Operand, Reg, Special, Sym, Vec
 from gpuvirt.soft.ptx.types import INT_BITS, LANES, Type, llvm_type
@@ -85,8 +86,7 @@ class Context(WarpState, ABC):
         self.defined: dict[int, dict[str, list[Ins]]] = {}  # by a loop's first block: what each register is made by in it
         self.speculative: dict[str, SpeculativeAffine] = {}  # address registers of this block that are affine unless an index wraps
         self.turned: set[tuple[int, bool]] = set()  # loops that let other warps have their turn
-        total = self.shape[0] * self.shape[1] * self.shape[2]
-        self.full_warp = self.func.is_kernel and total % LANES == 0
+        self.full_warp = self.func.is_kernel and full_warps(self.shape)
         self.full: Val = Val(TRUE, "i1", True, True)
         self.mask: Val = self.full
 

@@ -13,6 +13,7 @@ from gpuvirt.soft.analysis.cfg import Loop
 from gpuvirt.soft.codegen.addressing import Where
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
+from gpuvirt.soft.ptx.block_shape import many_warps
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Access, Formula, Sync
 from gpuvirt.soft.ptx.parser import Addr, Imm, Ins, Operand, Reg, Special, Sym
 from gpuvirt.soft.ptx.types import LANES
@@ -70,8 +71,7 @@ def prefetch(e: Context, ins: Ins, where: Where, stride: int) -> None:
 def _turn(e: Context, loop: Loop, rounds: int) -> None:
     """The warps of a block read side by side: only when they do it at about the same time, memory's rows and the processor's prefetchers are used
     well. So a loop that reads on and on hands over to the next warp every few rounds, in kernels whose barriers give each warp a stack of its own."""
-    total = e.shape[0] * e.shape[1] * e.shape[2]
-    if not e.func.is_kernel or total <= LANES or loop.first in e.an.waiting_loops:
+    if not e.func.is_kernel or not many_warps(e.shape) or loop.first in e.an.waiting_loops:
         return
     barriers = {b.idx for b in e.cfg.order for i in b.ins if i.traits.sync in _BARRIERS}
     if not barriers or not barriers.isdisjoint(range(loop.first, loop.last + 1)):

@@ -15,17 +15,18 @@ def _thread(e: WarpState, name: str) -> Val:
     nx, ny, nz = e.shape
     axis = name[-1]
     pattern = lane_affine.special(name, e.shape)
+    if isinstance(pattern, lane_affine.Pattern) and pattern.constant is not None:
+        return e.const(pattern.constant, "i32")
     first = e.field("first_thread", "i32")
     if axis == "x":
-        lead = first.s if ny == 1 and nz == 1 else e.once("tidx0", f"urem i32 {first.s}, {nx}", "i32").s
-    elif axis == "y":
-        row = e.once("tidrow", f"udiv i32 {first.s}, {nx}", "i32")
-        lead = e.once("tidy0", f"urem i32 {row.s}, {ny}", "i32").s
+        lead = first.s if ny == 1 and nz == 1 else e.once("tidx0", f"urem i32 {first.s}, {e.threads(0).s}", "i32").s
     else:
-        lead = e.once("tidz0", f"udiv i32 {first.s}, {nx * ny}", "i32").s
+        row = e.once("tidrow", f"udiv i32 {first.s}, {e.threads(0).s}", "i32")
+        if axis == "y":
+            lead = row.s if nz == 1 else e.once("tidy0", f"urem i32 {row.s}, {e.threads(1).s}", "i32").s
+        else:
+            lead = e.once("tidz0", f"udiv i32 {row.s}, {e.threads(1).s}", "i32").s
     if isinstance(pattern, lane_affine.Pattern):
-        if pattern.constant is not None:
-            return e.const(pattern.constant, "i32")
         if pattern.flat or e.lead:
             return Val(lead, "i32")
         vector = e.fields.get("v" + name)
@@ -96,7 +97,7 @@ def read_special(e: WarpState, name: str) -> Val:
     if base == "%tid":
         return _thread(e, name)
     if base == "%ntid":
-        return e.const(e.shape[axis], "i32")
+        return e.threads(axis)
     if base in ("%ctaid", "%nctaid"):
         return e.field(base[1:], "i32", axis)
     if base == "%laneid":

@@ -10,11 +10,13 @@ functions read it.
 
 from __future__ import annotations
 
+import math
+
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.basic_blocks import EXITED
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.codegen.warp_state import warps_of
+from gpuvirt.soft.ptx.block_shape import Shape, full_warps, is_class, many_warps
 from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.types import LANES
@@ -23,9 +25,9 @@ _TURNS = (*BARRIERS, Sync.ARRIVE, Sync.CLUSTER, Sync.WARPGROUP, Sync.OBJECT, Syn
 MOST_PARAMS = 24  # parameters read before the first warp: more do not fit the processor's registers
 
 
-def possible(program: Program, shape: tuple[int, int, int]) -> bool:
+def possible(program: Program, shape: Shape) -> bool:
     """Whether the warps of a block may run one after the other."""
-    if warps_of(shape) == 1:
+    if not many_warps(shape):
         return True
     for body in program.bodies.values():
         for _, block in body.blocks:
@@ -46,7 +48,7 @@ def around(e: Context) -> tuple[list[str], list[str]]:
     """What comes before the code of one warp, and after it (there the block `done` goes on)."""
     # Code may ask whether an address is local, and access what would be, in a kernel that has no local memory.
     local = e.layout.local_bytes > 0 or e.asks_local
-    many = warps_of(e.shape) > 1
+    many = many_warps(e.shape)
     first = _read_state(e, many, local) + _begin_block()
     if many:
         first += _begin_warp(e, local)
@@ -75,13 +77,31 @@ def _read_state(e: Context, many: bool, local: bool) -> list[str]:
         lines += [
             "  %run.single = icmp eq i32 %run.blocks, 0",
             "  %run.second = add i32 %run.warp.0, 1",
-            f"  %run.end = select i1 %run.single, i32 %run.second, i32 {warps_of(e.shape)}",
+            f"  %run.end = select i1 %run.single, i32 %run.second, i32 {e.warps().s}",
         ]
+        if not full_warps(e.shape):
+            lines += _last_warp(e)
         if local:
             lines += _local_of_warp_0()
     elif local:
         lines += _field("local", "i64", at["local"])
     return lines
+
+
+def _last_warp(e: Context) -> list[str]:
+    """%run.last: the number of the block's last warp, in which not every lane is a thread; %run.tail.lanes: those that are."""
+    if is_class(e.shape):  # in a row, or a plane
+        return [
+            f"  %run.last = add i32 {e.warps().s}, -1",
+            f"  %run.threads = mul i32 {e.threads(0).s}, {e.threads(1).s}",
+            f"  %run.tail.n = and i32 %run.threads, {LANES - 1}",
+            "  %run.tail.bit = shl i32 1, %run.tail.n",
+            "  %run.tail.lanes = add i32 %run.tail.bit, -1",
+        ]
+    return [
+        f"  %run.last = add i32 {e.warps().s}, -1",
+        f"  %run.tail.lanes = add i32 {(1 << math.prod(e.shape) % LANES) - 1}, 0",
+    ]
 
 
 def _local_of_warp_0() -> list[str]:
@@ -105,17 +125,16 @@ def _begin_block() -> list[str]:
 
 def _begin_warp(e: Context, local: bool) -> list[str]:
     """The head of the loop over a block's warps: keeps struct soft_warp what it is for this one."""
-    total = e.shape[0] * e.shape[1] * e.shape[2]
     lines = [
         "  %run.warp = phi i32 [ %run.warp.0, %run.block ], [ %run.warp.1, %run.out ]",
         f"  %run.first_thread = mul i32 %run.warp, {LANES}",
         "  store volatile i32 %run.warp, ptr %run.warp.p",
         "  store i32 %run.first_thread, ptr %run.first_thread.p",
     ]
-    if total % LANES:
+    if not full_warps(e.shape):
         lines += [
-            f"  %run.tail = icmp eq i32 %run.warp, {warps_of(e.shape) - 1}",
-            f"  %run.lanes = select i1 %run.tail, i32 {(1 << total % LANES) - 1}, i32 -1",
+            "  %run.tail = icmp eq i32 %run.warp, %run.last",
+            "  %run.lanes = select i1 %run.tail, i32 %run.tail.lanes, i32 -1",
             "  store i32 %run.lanes, ptr %run.lanes.p",
         ]
     if local:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuvirt.soft import abi
 from gpuvirt.soft.codegen.ir_builder import Builder, ModuleText, Val
+from gpuvirt.soft.ptx.block_shape import Shape, full_warps, is_class, many_warps, warps_of
 from gpuvirt.soft.ptx.layout import Layout
 from gpuvirt.soft.ptx.module import Func
 from gpuvirt.soft.ptx.types import INT_BITS, LANES
@@ -14,14 +16,10 @@ from gpuvirt.soft.ptx.types import INT_BITS, LANES
 CHANGING = ("ctaid", "warp", "first_thread", "lanes", "local")  # fields that differ from warp to warp
 
 
-def warps_of(shape: tuple[int, int, int]) -> int:
-    return -(-shape[0] * shape[1] * shape[2] // LANES)
-
-
 class WarpState(Builder):
     """A function under translation, as far as its warp and its block shape go."""
 
-    def __init__(self, module: ModuleText, func: Func, layout: Layout, shape: tuple[int, int, int], loops: bool) -> None:
+    def __init__(self, module: ModuleText, func: Func, layout: Layout, shape: Shape, loops: bool) -> None:
         super().__init__(module)
         self.func = func
         self.layout = layout
@@ -56,15 +54,21 @@ class WarpState(Builder):
             return None
         if name == "local":
             self.asks_local = True
-        if warps_of(self.shape) == 1 and name in ("warp", "first_thread"):
+        if not many_warps(self.shape) and name in ("warp", "first_thread"):
             return self.const(0, "i32")
-        if name == "lanes":
-            total = self.shape[0] * self.shape[1] * self.shape[2]
-            if total % LANES == 0:
-                return self.const(-1, "i32")
-            if total < LANES:
-                return self.const((1 << total) - 1, "i32")
+        if name == "lanes" and full_warps(self.shape):
+            return self.const(-1, "i32")
+        if name == "lanes" and not many_warps(self.shape):
+            return self.const((1 << math.prod(self.shape)) - 1, "i32")
         return Val(f"%run.{name}{index if name == 'ctaid' else ''}", "i64" if name == "local" else "i32")
+
+    def threads(self, axis: int) -> Val:
+        """How many threads the block has along x, y or z."""
+        return self.field("ntid", "i32", axis) if self.shape[axis] < 0 else self.const(self.shape[axis], "i32")
+
+    def warps(self) -> Val:
+        """How many warps the block has."""
+        return self.field("warps", "i32") if is_class(self.shape) else self.const(warps_of(self.shape), "i32")
 
     def once(self, key: str, text: str, t: str, v: bool = False) -> Val:
         """A value computed once in the function's prologue (from fields and constants)."""

@@ -9,6 +9,7 @@ import lz4.block
 
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.host import jit, object_cache
+from gpuvirt.soft.ptx.block_shape import Shape
 from gpuvirt.soft.ptx.module import Module
 
 LARGE = 200_000  # characters of IR from which on a kernel gets quick code first
@@ -32,7 +33,7 @@ def cache_key(identity: str, level: int) -> str:
     return object_cache.name(f"{identity};{level}")
 
 
-def build(module: Module, kernel: str, shape: tuple[int, int, int], identity: str, careful: bool = False) -> Built:
+def build(module: Module, kernel: str, shape: Shape, identity: str, careful: bool = False) -> Built:
     """The object code of a kernel, the best that the cache has, else made here.
 
     Args:

@@ -17,6 +17,7 @@ from gpuvirt.soft.host import jit, kernel_compiler, kernel_log
 from gpuvirt.soft.host.tiering import Improver, Tier, Wish
 from gpuvirt.soft.pipeline import Description
 from gpuvirt.soft.ptx import metadata
+from gpuvirt.soft.ptx.block_shape import Shape, class_of
 from gpuvirt.soft.ptx.image import ptx_of
 from gpuvirt.soft.ptx.initializers import initial_bytes
 from gpuvirt.soft.ptx.module import Module
@@ -41,7 +42,7 @@ IMPROVER = Improver()
 
 
 class _Slot:
-    """One kernel for one block shape: whoever comes first compiles, the others wait."""
+    """One kernel for one block shape, or class of shapes: whoever comes first compiles, the others wait."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -56,7 +57,7 @@ class LoadedModule:
         self.index = Module(text)
         self.digest = digest
         self.addresses: dict[str, int] = {}
-        self.slots: dict[tuple[int, tuple[int, int, int], bool], _Slot] = {}
+        self.slots: dict[tuple[int, Shape, bool], _Slot] = {}
         self.lock = threading.Lock()
 
 
@@ -98,7 +99,7 @@ class Compiler:
             if data:
                 ctypes.memmove(address, data[: variable.size], min(len(data), variable.size))
 
-    def kernel_get(self, module: int, number: int, block: tuple[int, int, int]) -> Code:
+    def kernel_get(self, module: int, number: int, block: Shape) -> Code:
         """The code of a kernel for a block shape; compiles it if need be. With CAREFUL: code that takes nothing for granted."""
         loaded = self._module(module)
         careful = bool(number & CAREFUL)
@@ -107,27 +108,28 @@ class Compiler:
             raise BadCall(f"module {module:#x} has no kernel {number}")
         if min(block) < 1 or block[0] * block[1] * block[2] > 1024:
             raise BadCall(f"a block of {block[0]} x {block[1]} x {block[2]} threads")
+        shape = block if metadata.required_block(loaded.index.kernels[number]) else class_of(block)
         with loaded.lock:
-            slot = loaded.slots.setdefault((number, block, careful), _Slot())
+            slot = loaded.slots.setdefault((number, shape, careful), _Slot())
         with slot.lock:
             if slot.error is not None:
                 raise slot.error
             if slot.code is None:
                 begin = time.monotonic()
                 try:
-                    slot.code = self._compile(loaded, number, block, careful)
+                    slot.code = self._compile(loaded, number, shape, careful)
                 except SoftError as error:
                     slot.error = error
                     raise
                 kernel_log.ready(loaded.digest, loaded.index.kernels[number].name, block, time.monotonic() - begin)
             return slot.code
 
-    def _compile(self, loaded: LoadedModule, number: int, block: tuple[int, int, int], careful: bool) -> Code:
+    def _compile(self, loaded: LoadedModule, number: int, shape: Shape, careful: bool) -> Code:
         func = loaded.index.kernels[number]
         modes = f"{';careful' if careful else ''}{';preemptible' if preemption.wanted() else ''}"
-        identity = f"{loaded.digest};{func.name};{block};{target.key_of_machine()};{own_version()}{modes}"
+        identity = f"{loaded.digest};{func.name};{shape};{target.key_of_machine()};{own_version()}{modes}"
         with as_invalid_ptx(f"the kernel '{func.name}'"):
-            built = kernel_compiler.build(loaded.index, func.name, block, identity, careful)
+            built = kernel_compiler.build(loaded.index, func.name, shape, identity, careful)
         description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]
         if missing:

@@ -8,9 +8,10 @@ from gpuvirt.errors import GpuvirtError
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.codegen import preemption, target
 from gpuvirt.soft.host import compile_time, kernel_log
+from gpuvirt.soft.ptx import block_shape
 
 PREFIX = "GPUVIRT_SOFT_"
-NAMES = ("ISA", "LOG", "DUMP", "LANES", "SCHEDULE", "COMPILE_LIMIT")
+NAMES = ("ISA", "LOG", "DUMP", "LANES", "SCHEDULE", "SHAPES", "COMPILE_LIMIT")
 
 
 def check_settings() -> None:
@@ -26,6 +27,7 @@ def check_settings() -> None:
     if lanes not in ("", "always"):
         raise GpuvirtError(f"{PREFIX}LANES={lanes}: it is 'always' or unset")
     preemption.wanted()
+    block_shape.exact_wanted()
     target.forced_isa()
     pipeline.shown_passes()
     kernel_log.check()

@@ -47,6 +47,11 @@ def max_threads(func: Func) -> int:
     return 1024
 
 
+def required_block(func: Func) -> list[int]:
+    """The block shape of .reqntid, with which alone the kernel is launched; empty: it has none."""
+    return _threads(func, "reqntid")
+
+
 def pack(module: Module) -> bytes:
     """The blob, all addresses 0."""
     strings = bytearray()
@@ -60,7 +65,7 @@ def pack(module: Module) -> bytes:
     n_params = 0
     consts = sum(v.size for v in module.globals if v.space == "const")
     for func in module.kernels:
-        required = _threads(func, "reqntid") or [0, 0, 0]
+        required = required_block(func) or [0, 0, 0]
         target = re.match(r"\d+", module.target)
         binary = int(target.group()) if target else 0
         kernels += _KERNEL.pack(

@@ -187,8 +187,8 @@ def test_a_grid_that_failed_stops_within_its_runs(kernels: Kernels) -> None:
 
 
 def test_warps_that_meet_are_not_run_one_after_the_other(kernels: Kernels) -> None:
-    """... but blocks of one warp are."""
-    for threads, loops in ((64, False), (32, True), (20, True)):
+    """... but blocks of one whole warp are; for others the code is that of rows of any length."""
+    for threads, loops in ((64, False), (32, True), (1, True), (20, False)):
         assert kernels.get("meets", (threads,)).description.loops == loops
         out = np.zeros(300 * threads, np.uint32)
         kernels.launch("meets", 300, threads, out)

@@ -1,5 +1,5 @@
 """Whichever way a kernel is compiled and run, its results are the same bits: quick and good code, each instruction set, lanes together and apart,
-seeded schedules."""
+for a class of block shapes and for each shape, seeded schedules."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ WAYS = {
     "avx2": {"GPUVIRT_SOFT_ISA": "avx2"},
     "baseline": {"GPUVIRT_SOFT_ISA": "baseline"},
     "lanes apart": {"GPUVIRT_SOFT_LANES": "always"},
+    "exact shapes": {"GPUVIRT_SOFT_SHAPES": "exact"},
     "a seeded schedule": {"GPUVIRT_SOFT_SCHEDULE": "1"},
 }
 
