@@ -19,6 +19,7 @@
 #define AHEAD 4 /* payloads that are lent and not read */
 #define RECORD 64u
 #define TRIPS_MOST (1u << 20)
+#define PAYLOAD_PATIENCE_NS 60000000000ll
 
 static double *trips;
 static struct sv_fabric *fabric;
@@ -117,9 +118,16 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void round_trips(struct gv_link *link, int64_t ns, double percentiles[2]) {
+/* Whether a measurement goes on: on a busy machine also until payloads have come, if any are to. before: the bytes of those that had. */
+static bool goes_on(int64_t begin, int64_t ns, bool payloads, uint64_t before) {
+    int64_t passed = gv_now_ns() - begin;
+    return passed < ns || (payloads && passed < PAYLOAD_PATIENCE_NS && atomic_load(&shared->bytes) == before);
+}
+
+static void round_trips(struct gv_link *link, int64_t ns, bool payloads, double percentiles[2]) {
     uint32_t n = 0;
-    for (int64_t end = gv_now_ns() + ns; n < TRIPS_MOST && gv_now_ns() < end; n++) {
+    uint64_t before = atomic_load(&shared->bytes);
+    for (int64_t since = gv_now_ns(); n < TRIPS_MOST && goes_on(since, ns, payloads, before); n++) {
         int64_t begin = gv_now_ns();
         CHECK(send_one(link) && receive_one(link));
         trips[n] = (double)(gv_now_ns() - begin) / 1e3;
@@ -218,7 +226,7 @@ static void client(const int fds[2], uint32_t rails, int64_t ns, enum kind kind)
     start(&t, await, link);
     if (other != link) start(&t, await, other);
     if (messages) on_processor(true);
-    if (messages) round_trips(link, ns, f->idle);
+    if (messages) round_trips(link, ns, false, f->idle);
     start(&beside, kind == COMPUTING ? compute : lend, &b);
     if (kind == COMPUTING) start(&beside, compute, &b);
     usleep((useconds_t)(ns / 4000));
@@ -226,9 +234,10 @@ static void client(const int fds[2], uint32_t rails, int64_t ns, enum kind kind)
     uint64_t before = atomic_load(&shared->bytes);
     int64_t begin = gv_now_ns();
     if (messages)
-        round_trips(link, ns, f->beside);
+        round_trips(link, ns, kind != COMPUTING, f->beside);
     else
         nanosleep(&(struct timespec){ns / 1000000000, ns % 1000000000}, NULL);
+    while (!messages && goes_on(begin, ns, true, before)) usleep(1000);
     f->rate = (double)(atomic_load(&shared->bytes) - before) / (double)(gv_now_ns() - begin);
     f->waits = waits();
     atomic_store(&b.stop, true);

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from server.harness import environment, wait_until
+from server.test_sessions import has_ended
 
 from .conftest import Gpuvirt
 
@@ -64,7 +65,7 @@ def test_it_ends_with_a_launcher_that_is_killed(lib_dir: Path, tmp_path: Path) -
     assert (tmp_path / "run" / "gpuvirt" / f"{port}.token").exists()
     launcher.kill()
     launcher.wait()
-    wait_until(lambda: not Path(f"/proc/{daemon}").exists() or Path(f"/proc/{daemon}/stat").read_text().split()[2] == "Z")
+    wait_until(lambda: has_ended(int(daemon)))
     wait_until(lambda: left_behind(tmp_path) == [])
     for pid in children:
         if pid != daemon:
@@ -84,6 +85,6 @@ atexit.register(last)
 with gpuvirt.remote() as remote:
     pass
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=env, check=False)
     assert done.stdout.startswith("still there"), done.stderr
     wait_until(lambda: left_behind(tmp_path) == [])

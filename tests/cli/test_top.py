@@ -31,6 +31,7 @@ def busy(tmp_path: Path) -> Iterator[FakeServer]:
     server = start_fake(tmp_path / "server", gpus=2, gpu_memory=1 << 30, name="testserver")
     socks = [server.attach(program=name, user="someone", host="desk")[0] for name in ("short", "a program with a long name")]
     wait_until(lambda: [device["memory_used"] for device in server.ask("devices")["devices"]] == [1000, 1000])
+    wait_until(lambda: [session.get("launches") for session in server.ask("ps")["sessions"]] == [3, 3])
     yield server
     for sock in socks:
         sock.close()

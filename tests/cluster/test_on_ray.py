@@ -38,8 +38,8 @@ class Ray:
         ended: the actor has ended by itself.
     """
 
-    def __init__(self, folder: Path, environment: pytest.MonkeyPatch, alone: float = 1000.0) -> None:
-        self._folder, self._environment, self._alone = folder, environment, alone
+    def __init__(self, folder: Path, environment: pytest.MonkeyPatch) -> None:
+        self._folder, self._environment = folder, environment
         self._key = ""
         self._loop = asyncio.get_running_loop()
         self.actor: SchedulerActor | None = None
@@ -47,7 +47,7 @@ class Ray:
 
     def begin(self, node: str) -> None:
         self._environment.setenv("GPUVIRT_STATE", str(self._folder / node))
-        self.actor = SchedulerActor(self._key, alone=self._alone, address=lambda: "127.0.0.1", end=self.ended.set)
+        self.actor = SchedulerActor(self._key, alone=1000.0, address=lambda: "127.0.0.1", end=self.ended.set)
 
     async def killed(self) -> None:
         """With its process."""
@@ -121,8 +121,8 @@ class Host:
 
 
 @contextlib.asynccontextmanager
-async def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, alone: float = 1000.0) -> AsyncIterator[Ray]:
-    ray = Ray(folder, monkeypatch, alone)
+async def cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ray]:
+    ray = Ray(folder, monkeypatch)
     try:
         yield ray
     finally:
@@ -303,10 +303,12 @@ def test_it_ends_when_no_host_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("gpuvirt.cluster.on_ray.actor.LOOK_EVERY", 0.05)
 
     async def run() -> None:
-        async with cluster(tmp_path, monkeypatch, alone=0.5) as ray:
+        async with cluster(tmp_path, monkeypatch) as ray:
             oak = ray.host("oak", monkeypatch)
             found = await oak.ask()
             async with oak.member(found):
+                assert ray.actor is not None
+                ray.actor._alone = 0.5  # not before: the host may take longer than that to join
                 await asyncio.sleep(1.5)
                 assert not ray.ended.is_set()
             async with asyncio.timeout(SOON):

@@ -46,7 +46,7 @@ def test_chained(tmp_path: Path) -> None:
     parked, suspended, parts = named(report, "sharing")
     assert parked["result"] == suspended["result"] == parts["result"] == "ok" and parked["figures"]["MiB"] >= 64 and parts["figures"]["busy"] > 0.3
     (cut,) = named(report, "resume")
-    assert cut["result"] == "ok" and cut["name"] in ("cut 2 times", "cut 3 times")  # on a busy machine it takes a while to come back
+    assert (cut["result"], cut["name"]) == ("ok", "cut 3 times")
     steps = [row for row in named(report, "frameworks") if row["name"] == "CuPy kernel"]
     assert [row["link"] for row in steps] == ["native", "shm", "delay(rtt=1ms,tcp)"]
     assert all(row["figures"]["waits_per_step"] == 0 and len(row["figures"]["values"]) == 5 for row in steps)

@@ -55,7 +55,7 @@ def test_a_checkout_of_programs(tmp_path: Path) -> None:
     for name, text in PROGRAMS.items():
         (folder / f"{name}.cu").write_text(TEXT.format(text))
     (folder / "part_of_one.cu").write_text("int nothing;\n")
-    done = run(folder.parent, tmp_path, "--timeout", "20", "--json", str(tmp_path / "all.json"))
+    done = run(folder.parent, tmp_path, "--timeout", "90", "--json", str(tmp_path / "all.json"))
     assert done.returncode == 1, done.stdout + done.stderr
     found = json.loads((tmp_path / "all.json").read_text())
     rows = {row["program"]: (row["verdict"], row["cause"]) for row in found["rows"]}
@@ -97,7 +97,7 @@ def test_a_suite_of_tests(tmp_path: Path) -> None:
     (folder / "test_unreadable.py").write_text("import there_is_no_such_module\n")
     suite = suites.Suite("numba", folder, (".",), ("--rootdir", str(folder), "-c", "/dev/null"))
     kept = Results("numba", tmp_path / "kept.jsonl")
-    with place(tmp_path / "work", "auto", 1, 15) as where:
+    with place(tmp_path / "work", "auto", 1, 75) as where:
         tests, unread = suites.names(suite, where)
         assert [row.program for row in unread] == ["test_unreadable.py"] and "there_is_no_such_module" in unread[0].cause
         assert len(tests) == 11

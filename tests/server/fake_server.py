@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuvirt.errors import GpuvirtError
-from gpuvirt.server import daemon
+from gpuvirt.server import daemon, listener
 from gpuvirt.server.daemon import serve
 from gpuvirt.server.options import ServeOptions
 from gpuvirt.server.refusals import Moved
@@ -46,6 +46,7 @@ def main() -> int:
         Path(entrance).write_text("0")  # the cgroup.procs of a cgroup
     Script.states = tuple(hs.State(**state) for state in options.pop("states", ()))
     Script.moves_to = options.pop("moves_to", None)
+    listener.HELLO_LIMIT = options.pop("hello_limit", listener.HELLO_LIMIT)
     daemon.Sessions = Script  # type: ignore[misc]
     worker = options.pop("worker", [sys.executable, str(Path(__file__).with_name("fake_worker.py")), *options.pop("worker_options", [])])
     options["ready_file"] = Path(options["ready_file"])

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--starts", default=os.devnull, help="append + at the start and - when ready, a while later")
     parser.add_argument("--fail-if", metavar="FILE", help="end before being ready where there is this file")
     parser.add_argument("--slow", type=float, default=0, metavar="SECONDS", help="until it is ready")
+    parser.add_argument("--hold", metavar="FILE", default="", help="not be ready as long as there is this file")
     args, _ = parser.parse_known_args()
     daemon = socket.socket(fileno=args.fd)
     daemon.set_inheritable(False)
@@ -54,6 +55,8 @@ def work(daemon: socket.socket, args: argparse.Namespace) -> int:
         time.sleep(0.3 if args.starts != os.devnull else 0)
         starts.write("-")
     time.sleep(args.slow)
+    while os.path.exists(args.hold):
+        time.sleep(0.01)
     with contextlib.suppress(BrokenPipeError):
         messages.send(daemon, {"op": "ready"})
     while True:

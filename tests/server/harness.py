@@ -22,6 +22,7 @@ from gpuvirt.transport.control import request
 from gpuvirt.transport.token import Token, parse_token
 
 HERE = Path(__file__).parent
+PATIENCE = 100.0  # seconds that an answer may take on a machine that is busy with other things
 
 
 @dataclass
@@ -50,7 +51,7 @@ class FakeServer:
         return connection.sock, *connection.shake(token or self.token, **hello)
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        return request("127.0.0.1", int(self.ready["control_port"]), self.token, op, **arguments)
+        return request("127.0.0.1", int(self.ready["control_port"]), self.token, op, limit=PATIENCE, **arguments)
 
     def stop(self) -> str:
         self.process.terminate()

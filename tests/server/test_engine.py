@@ -160,13 +160,18 @@ class Forgetful(EmbeddedEngine):
     ("faulty", "promise"),
     [(Twice, a_worker_is_one_sessions_alone), (Impatient, a_worker_is_one_sessions_alone), (Forgetful, another_daemons_worker_goes_on)],
 )
-def test_a_broken_promise_is_noticed(faulty: type[EmbeddedEngine], promise: Promise) -> None:
+def test_a_broken_promise_is_noticed(faulty: type[EmbeddedEngine], promise: Promise, tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    if faulty is Impatient:  # however slow this process is, none is ready before it looks
+        hold.touch()
+
     @asynccontextmanager
     async def engine(*options: str) -> AsyncIterator[Engine]:
-        pool = WorkerPool("soft", STUB, [*options, "--slow", "0.5"])
+        pool = WorkerPool("soft", STUB, [*options, "--hold", str(hold)])
         try:
             yield faulty(INVENTORY, pool)
         finally:
+            hold.unlink(missing_ok=True)  # the pool does not know of Impatient's workers, which end by themselves
             await pool.close()
 
     with pytest.raises(AssertionError):

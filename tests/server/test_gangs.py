@@ -28,7 +28,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module", params=EACH_POOL)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
-    server = start_fake(tmp_path_factory.mktemp("gangs"), gpus=4, gpu_memory=GIB, grace=0, head=request.param)
+    server = start_fake(tmp_path_factory.mktemp("gangs"), gpus=4, gpu_memory=GIB, head=request.param)
     yield server
     server.stop()
 

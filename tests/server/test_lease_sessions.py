@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import EACH_POOL, FakeServer, start_fake, wait_until
+from server.harness import EACH_POOL, PATIENCE, FakeServer, start_fake, wait_until
 from server.test_sessions import config_of, further
 
 from gpuvirt.transport import handshake as hs
@@ -21,13 +22,13 @@ WHO = {"program": "sh", "pid": 5, "user": "me", "host": "here"}
 
 @pytest.fixture(scope="module", params=EACH_POOL)
 def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
-    server = start_fake(tmp_path_factory.mktemp("four"), gpus=4, gpu_memory=1 << 30, grace=0, head=request.param)
+    server = start_fake(tmp_path_factory.mktemp("four"), gpus=4, gpu_memory=1 << 30, head=request.param)
     yield server
     server.stop()
 
 
-def ask_as(server: FakeServer, token: Token, op: str, **arguments: Any) -> dict[str, Any]:
-    return request("127.0.0.1", int(server.ready["control_port"]), token, op, **arguments)
+def ask_as(server: FakeServer, token: Token, op: str, limit: float = PATIENCE, **arguments: Any) -> dict[str, Any]:
+    return request("127.0.0.1", int(server.ready["control_port"]), token, op, limit=limit, **arguments)
 
 
 def open_lease(server: FakeServer, gpus: int, **more: Any) -> tuple[bytes, dict[str, Any]]:
@@ -98,9 +99,11 @@ def test_a_strangers_token_cannot_use_a_lease(four: FakeServer) -> None:
     four.ask("lease_release", lease=lease)
 
 
-def test_a_lease_that_is_given_back_while_a_session_waits_for_its_worker(own_server: Callable[..., FakeServer]) -> None:
+def test_a_lease_that_is_given_back_while_a_session_waits_for_its_worker(own_server: Callable[..., FakeServer], tmp_path: Path) -> None:
     """The session does not begin: nothing could end it any more with its lease."""
-    server = own_server(gpus=2, worker_options=["--slow", "3"])
+    hold = tmp_path / "hold"
+    server = own_server(gpus=2, worker_options=["--hold", str(hold)])
+    hold.touch()
     lease, _ = open_lease(server, 2)
     first, _, _ = server.attach()  # has the worker that was ready
     with server.connect() as waiting:
@@ -108,6 +111,7 @@ def test_a_lease_that_is_given_back_while_a_session_waits_for_its_worker(own_ser
         waiting.say(server.token.secret, hs.Hello(b"n" * 32, token_id=server.token.id, gpus=2, lease=lease, transports=(offer,)))
         wait_until(lambda: any(one["named"] and one["state"] == "attached" for one in leases(server)))
         assert server.ask("lease_release", lease=lease) == {"sessions": 1}
+        hold.unlink()
         told = waiting.welcome(server.token.secret)
     assert told.status == hs.WELCOME_UNKNOWN and "the GPUs were given back" in told.text, told
     assert len(server.ask("ps")["sessions"]) == len(leases(server)) == 1
@@ -138,26 +142,28 @@ def test_who_works_under_a_released_lease_is_told(own_server: Callable[..., Fake
 
 
 @pytest.mark.slow
-def test_a_lease_without_its_agent_ends(four: FakeServer) -> None:
+@pytest.mark.parametrize("head", EACH_POOL)
+def test_a_lease_without_its_agent_ends(own_server: Callable[..., FakeServer], head: bool) -> None:
     """Not while it is renewed, and not while something runs under it."""
+    server = own_server(gpus=4, grace=0, head=head)
     begin = time.monotonic()
-    renewed, opened = open_lease(four, 1)
-    busy, idle = open_lease(four, 1)[0], open_lease(four, 1)[0]
-    sock, _, _ = four.attach(lease=busy)
+    renewed, opened = open_lease(server, 1)
+    busy, idle = open_lease(server, 1)[0], open_lease(server, 1)[0]
+    sock, _, _ = server.attach(lease=busy)
     assert opened["expiry"] == 5
 
     def left() -> int:
-        four.ask("lease_renew", lease=renewed)
+        server.ask("lease_renew", lease=renewed)
         time.sleep(0.2)
-        return len(leases(four))
+        return len(leases(server))
 
     wait_until(lambda: left() == 2)
     assert time.monotonic() - begin >= 4.9
     with pytest.raises(ControlError, match="has ended"):
-        four.ask("lease_renew", lease=idle)
+        server.ask("lease_renew", lease=idle)
     sock.close()
     wait_until(lambda: left() == 1)
-    four.ask("lease_release", lease=renewed)
+    server.ask("lease_release", lease=renewed)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import EACH_POOL, Connection, FakeServer, offer, start_fake, wait_until
+from server.harness import EACH_POOL, PATIENCE, Connection, FakeServer, offer, start_fake, wait_until
 
 from gpuvirt.transport import handshake as hs
 from gpuvirt.transport.control import RequestRefused, request
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module", params=EACH_POOL)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeServer]:
-    server = start_fake(tmp_path_factory.mktemp("queue"), gpus=1, gpu_memory=GIB, grace=0, head=request.param)
+    server = start_fake(tmp_path_factory.mktemp("queue"), gpus=1, gpu_memory=GIB, head=request.param)
     yield server
     server.stop()
 
@@ -42,10 +42,8 @@ def queued(server: FakeServer) -> list[dict[str, Any]]:
 
 def open_lease(server: FakeServer, token: Token | None = None, **asked: Any) -> tuple[bytes, dict[str, Any]]:
     id, who = secrets.token_bytes(hs.LEASE_SIZE), {"program": "sh", "pid": 5, "user": "me", "host": "here"}
-    told = request(
-        "127.0.0.1", int(server.ready["control_port"]), token or server.token, "lease_open", lease=id, gpus=1, memory=GIB, holder=who, **asked
-    )
-    return id, told
+    said = {"lease": id, "gpus": 1, "memory": GIB, "holder": who, **asked}
+    return id, request("127.0.0.1", int(server.ready["control_port"]), token or server.token, "lease_open", limit=PATIENCE, **said)
 
 
 def all_over(server: FakeServer) -> None:
@@ -144,7 +142,7 @@ def test_others_are_not_told_who_waits(server: FakeServer) -> None:
     first, _, _ = server.attach(gpus=1, memory=GIB)
     other = parse_token(server.ask("token_create", name="other")["token"])
     one, _ = waits(server, memory=GIB, program="secret")
-    seen = request("127.0.0.1", int(server.ready["control_port"]), other, "ps")["leases"]
+    seen = request("127.0.0.1", int(server.ready["control_port"]), other, "ps", limit=PATIENCE)["leases"]
     assert [lease["program"] for lease in seen if lease["state"] == "queued"] == [None]
     first.close()
     one.close()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from server.harness import FakeServer, environment, receive, wait_until
+from server.harness import PATIENCE, FakeServer, environment, receive, wait_until
 
 from gpuvirt import paths
 from gpuvirt.errors import GpuvirtError
@@ -169,7 +169,7 @@ def test_slow_hello_is_cut_off(monkeypatch: pytest.MonkeyPatch, server: FakeServ
     """The limit is 5 s; here the code that enforces it runs with a short one, in this process."""
     import asyncio
 
-    monkeypatch.setattr(listener, "HELLO_LIMIT", 0.3)
+    monkeypatch.setattr(listener, "HELLO_LIMIT", 1.0)
 
     async def main() -> float:
         listening = sockets.listen_tcp("127.0.0.1", 0)
@@ -177,17 +177,18 @@ def test_slow_hello_is_cut_off(monkeypatch: pytest.MonkeyPatch, server: FakeServ
         serving = listener.Listener(None, None, greeting, table.TRANSPORTS)  # type: ignore[arg-type]
         port = listening.getsockname()[1]
         serving.serve(listening)
+        began = time.monotonic()  # before anything that the server counts from
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await reader.readexactly(len(greeting.pack()))
-        writer.write(b"GPUVIRT\0")
-        began = time.monotonic()
-        assert await reader.read() == b""
+        with contextlib.suppress(ConnectionError):  # it may have cut us off before we said anything
+            writer.write(b"GPUVIRT\0")
+            assert await reader.read() == b""
         took = time.monotonic() - began
         writer.close()
         await serving.close()
         return took
 
-    assert 0.2 < asyncio.run(main()) < 60
+    assert 0.99 <= asyncio.run(main()) < 60
 
 
 # ---- what the client's own check says -----------------------------------------------------------------------------------------
@@ -309,12 +310,11 @@ def test_an_impostor_is_found_out(server: FakeServer) -> None:
 
 
 @pytest.mark.parametrize("what", ["secret", "server_key"])
-def test_control_needs_a_token(server: FakeServer, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_control_needs_a_token(server: FakeServer, what: str) -> None:
     """Neither does the server answer whoever has none, nor is a server believed that is not the token's."""
-    monkeypatch.setattr("gpuvirt.transport.control.TIMEOUT", 0.5)
     wrong = dataclasses.replace(server.token, **{what: bytes(range(32))})
     with pytest.raises(ControlError, match="does not answer"):
-        request("127.0.0.1", int(server.ready["control_port"]), wrong, "info")
+        request("127.0.0.1", int(server.ready["control_port"]), wrong, "info", limit=0.5)
     assert server.ask("info")["wire_version"] == 2
 
 
@@ -332,10 +332,10 @@ def test_tokens_over_the_control_channel(server: FakeServer) -> None:
     assert [t["name"] for t in server.ask("token_list")["tokens"]] == ["default", "alice"]
     assert "secret" not in str(server.ask("token_list"))
     port = int(server.ready["control_port"])
-    assert len(request("127.0.0.1", port, made, "devices")["devices"]) == 2
+    assert len(request("127.0.0.1", port, made, "devices", limit=PATIENCE)["devices"]) == 2
     for op, arguments in (("token_list", {}), ("token_create", {"name": "mallory"}), ("token_revoke", {"which": "default"})):
         with pytest.raises(ControlError, match="may use GPUs but not manage tokens"):
-            request("127.0.0.1", port, made, op, **arguments)
+            request("127.0.0.1", port, made, op, limit=PATIENCE, **arguments)
     assert server.ask("token_revoke", which="alice")["revoked"]["name"] == "alice"
     # The session under way is ended, a new one is not to be had.
     sock.settimeout(60)

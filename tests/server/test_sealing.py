@@ -7,7 +7,7 @@ from pathlib import Path
 
 import c_build
 import pytest
-from server.harness import FakeServer
+from server.harness import FakeServer, wait_until
 from server.test_c_client import client, run  # noqa: F401
 from server.test_sessions import config_of, over_unix
 
@@ -66,6 +66,7 @@ def test_plain_where_both_say_so(server: FakeServer) -> None:
         assert config_of(sock)["seal"] == b""
         (listed,) = [s for s in server.ask("ps")["sessions"] if s["session"] == f"{welcome.session:016x}"]
         assert (listed["link"], listed["cipher"]) == ("tcp", None)
+    wait_until(lambda: server.ask("ps")["sessions"] == [])
 
 
 def test_shared_memory_is_not_sealed(sealed: FakeServer) -> None:

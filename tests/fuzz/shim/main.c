@@ -2,9 +2,10 @@
  *
  *     shim_fuzz SESSIONS SECONDS FIRST LINK [honest | loud | on | lies=LIE,LIE...]
  *
- * Runs sessions FIRST, FIRST + 1, ... until either limit, or those that stdin lists (FIRST is -); the number is the seed. A session fails when its client is
- * ended by a signal or by a sanitizer, finds its memory changed, or has not ended PATIENCE_S (FUZZ_PATIENCE_S in the environment) after its server has. Ends with the first that fails (`on`: with
- * the fifth). lies= says which lies are told, by the names in lies.h. Prints what was done, and the failures with the seed to run again: the choices come again, the timing of threads may not. */
+ * Runs sessions FIRST, FIRST + 1, ... until either limit (that of time once three are done), or those that stdin lists (FIRST is -); the number is
+ * the seed. A session fails when its client is ended by a signal or by a sanitizer, finds its memory changed, or has not ended PATIENCE_S
+ * (FUZZ_PATIENCE_S in the environment) after its server has. Ends with the first that fails (`on`: with the fifth). lies= says which lies are told, by
+ * the names in lies.h. Prints what was done, and the failures with the seed to run again: the choices come again, the timing of threads may not. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -28,6 +29,7 @@
 
 /* How long a client may take, in seconds, on a machine that is busy with other things: its server ends by itself before that. */
 #define PATIENCE_S 40
+#define SESSIONS_LEAST 3 /* however long they take */
 static int patience_s;
 #define FAILURES_MOST 5
 
@@ -237,7 +239,7 @@ int main(int argc, char **argv) {
     bool honest = argc > 5 && strcmp(argv[5], "honest") == 0, loud = argc > 5 && strcmp(argv[5], "loud") == 0;
     const char *only = argc > 5 && strncmp(argv[5], "lies=", 5) == 0 ? argv[5] + 5 : NULL;
     if (argc > 5 && strcmp(argv[5], "on") == 0) most = FAILURES_MOST;
-    for (; done < sessions && now() < until && failed < most; done++, seed++) {
+    for (; done < sessions && (now() < until || done < SESSIONS_LEAST) && failed < most; done++, seed++) {
         char line[100];
         if (listed && !fgets(line, sizeof line, stdin)) break;
         if (listed) seed = strtoull(line, NULL, 10);

@@ -309,7 +309,9 @@ def resume(check: Check) -> Iterator[Row]:
     """A program whose connection is reset three times ends with the right result."""
     port = int(check.runs.pool.rpartition(":")[2])
     seconds = 3 if check.small else 6
-    command = [sys.executable, str(HERE / "programs" / "steady.py"), str(seconds)]
+    enough = check.runs.folder / "cut-enough"
+    enough.unlink(missing_ok=True)
+    command = [sys.executable, str(HERE / "programs" / "steady.py"), str(seconds), str(enough), "90"]
     cuts: list[int] = []
     over = threading.Event()
     with Proxy(port) as proxy:
@@ -317,10 +319,11 @@ def resume(check: Check) -> Iterator[Row]:
         def cutting() -> None:
             while sum(n > 0 for n in cuts) < 3 and not over.wait(0.7 + seconds / 6):  # none where the last one has not come back yet
                 cuts.append(proxy.cut())
+            enough.touch()
 
         thread = threading.Thread(target=cutting, daemon=True)
         thread.start()
-        ran = check.runs.run(command, "tcp", min(60, check.report.left()), f"tcp://127.0.0.1:{proxy.port}", GPUVIRT_TOKEN=check.runs.token())
+        ran = check.runs.run(command, "tcp", min(120, check.report.left()), f"tcp://127.0.0.1:{proxy.port}", GPUVIRT_TOKEN=check.runs.token())
         over.set()
         thread.join(10)
     right = ran.code == 0 and ran.out.splitlines()[-1:] != [] and ran.out.splitlines()[-1].startswith("right")
