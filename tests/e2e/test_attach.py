@@ -63,7 +63,7 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_a_shell_with_two_gpus(four: Server, shell: Callable[..., Terminal]) -> None:
+def test_a_shell_with_two_gpus(four: Server, shell: Callable[..., Terminal], tmp_path: Path) -> None:
     """Its programs compute on the same two, another shell's on others, and those outside and after detach on none."""
     first, second = shell("--pool", four.url), shell("--pool", four.url)
     same, again, others = gpus_of(first), gpus_of(first), gpus_of(second)
@@ -77,6 +77,7 @@ def test_a_shell_with_two_gpus(four: Server, shell: Callable[..., Terminal]) -> 
     wait_until(lambda: len(four.leases()[0]["sessions"]) == 2)
     lease = four.leases()[0]
     assert lease["state"] == "attached" and [s["devices"] for s in lease["sessions"]] == [[0, 1]] * 2
+    wait_until(lambda: all("right" in (tmp_path / name).read_text() for name in ("one.txt", "two.txt")))
     assert "programs lost them" in first.run(f"{LINE} detach")
     first.run("wait")
     for said in (first.run("cat one.txt"), first.run("cat two.txt")):

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.harness import GPUVIRT, HERE, Server, clean_environment, read_line
-from e2e.test_many_hosts import SOON, Pool, wait_until
+from e2e.test_many_hosts import SOON, Pool, of_all, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +50,16 @@ class Jobs:
         return str(self.job(id)["state"])
 
     def gpuvirt(self, *line: str) -> str:
-        done = subprocess.run([*GPUVIRT, *line], capture_output=True, text=True, check=False, env=self.env, timeout=SOON)
+        done = of_all(lambda: subprocess.run([*GPUVIRT, *line], capture_output=True, text=True, check=False, env=self.env, timeout=SOON))
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def ranks(self, file: str = "never") -> list[str]:
+        """A command whose ranks do nothing until this file of the folder exists."""
+        return [*RANKS, str(self.folder / file)]
+
+    def let(self, file: str) -> None:
+        (self.folder / file).touch()
 
     def leases(self) -> list[dict[str, Any]]:
         """Of the pool."""
@@ -94,23 +102,22 @@ def test_ranks_begin_together_and_meet(jobs: Jobs) -> None:
 
 def test_all_ranks_or_none(jobs: Jobs) -> None:
     """Three jobs that each need both GPUs: never two at a time, and none waits for ever for the second GPU of what another has half of."""
-    ids = [jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "0.5") for _ in range(3)]
-    seen = set()
+    order = jobs.folder / "order"
+    lines = [f"echo {n} >> {order}; {' '.join(RANKS)}; sleep 0.5; echo {n} >> {order}" for n in range(3)]
+    ids = [jobs.submit("--ranks", "2", "--compute", "1", "--", "sh", "-ec", line) for line in lines]
     while any(jobs.state(id) in ("queued", "running") for id in ids):
-        states = [jobs.state(id) for id in ids]
-        seen.add(states.count("running"))
         assert [len(lease["devices"]) for lease in jobs.leases() if lease["devices"]] in ([], [2])
         waiting = [job["why"] for job in map(jobs.job, ids) if job["state"] == "queued"]
         assert all("waiting for 2 GPUs" in why or "asks" in why for why in waiting), waiting
     assert [jobs.state(id) for id in ids] == ["done"] * 3
-    began = sorted((jobs.job(id)["started"], jobs.job(id)["ended"]) for id in ids)
-    assert began[0][1] <= began[1][0] + 0.5 and began[1][1] <= began[2][0] + 0.5  # its end is written after its GPUs were given back
+    said = order.read_text().split()  # by each rank when it begins and when it ends: those of another job come before all of them, or after
+    assert [len({*said[at : at + 4]}) for at in range(0, len(said), 4)] == [1] * 3, said
 
 
 @pytest.mark.wide
 def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
     jobs.env["GPUVIRT_TOKEN"] = jobs.gpuvirt("token", "create", "important", "--priority", "5", "--pool", jobs.env["GPUVIRT_POOL"]).split()[-1]
-    first = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
+    first = jobs.submit("--ranks", "2", "--compute", "1", "--", *jobs.ranks())
     later = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS)
     high = jobs.submit("--ranks", "2", "--compute", "1", "--priority", "5", "--", *RANKS)
     assert "place 1 of 2" in jobs.job(high)["why"]
@@ -123,34 +130,38 @@ def test_the_higher_priority_goes_first(jobs: Jobs) -> None:
 def test_ranks_over_several_hosts(tmp_path: Path) -> None:
     """Four ranks on hosts of two GPUs: they begin when there is room for all, and each has a GPU that is its GPU 0. Two such jobs take turns."""
     with several_hosts(tmp_path, ("alder", "birch", "cedar"), 2) as (pool, jobs):
-        first = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS, "100")
+        pids = tmp_path / "pids"
+        first = jobs.submit("--ranks", "4", "--compute", "1", "--", "sh", "-c", f"echo $$ >> {pids}; exec {' '.join(jobs.ranks())}")
         wait_until(lambda: sorted(pool.placed("alder")) in [[a, a, b, b] for a, b in itertools.combinations(pool.hosts, 2)])
-        second = jobs.submit("--ranks", "4", "--compute", "1", "--", *RANKS)
+        after = f"for pid in $(cat {pids}); do ! kill -0 $pid || exit 9; done; exec {' '.join(RANKS)}"  # no rank of the first lives
+        second = jobs.submit("--ranks", "4", "--compute", "1", "--", "sh", "-c", after)
         wait_until(lambda: "waiting for 4 GPUs" in jobs.job(second)["why"] and "2 of the 4 GPUs" in jobs.job(second)["why"])
         assert len(jobs.job(first)["places"]) == 2 and jobs.state(first) == "running"
         jobs("cancel", first)
         assert jobs("wait", second).returncode == 0
         said = sorted(line for line in jobs("logs", second).stdout.splitlines() if "rank" in line)
         assert said == [f"[{rank}] rank {rank} of 4: 1111" for rank in range(4)]
-        assert jobs.job(first)["ended"] <= jobs.job(second)["started"] + 0.5
+        assert len(pids.read_text().split()) == 4
         assert not jobs.leases()
         refused = jobs("submit", "--ranks", "7", "--compute", "1", "--", *RANKS, check=False)
         assert refused.returncode == 125 and "7 GPUs were asked for and this pool has 6" in refused.stderr
 
 
 def gives_way(jobs: Jobs, ranks: int) -> tuple[str, str]:
-    """A job that has both hosts, and one of a higher priority that has some of them by now, or both."""
+    """A job that has both hosts, and one of a higher priority that has some of them by now, or both; each waits for the file of its name."""
     grant_priority(jobs)
-    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *jobs.ranks("low"))
     wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
-    high = jobs.submit("--ranks", str(ranks), "--compute", "1", "--", *RANKS, "15")
+    high = jobs.submit("--ranks", str(ranks), "--compute", "1", "--", *jobs.ranks("high"))
     wait_until(lambda: jobs("logs", high).stdout.count("computed") == ranks)
     return low, high
 
 
 def go_on(jobs: Jobs, low: str, high: str) -> None:
     """The one that gave way has been suspended, both of its leases, and is right."""
-    assert jobs("wait", high).returncode == 0 and jobs("wait", low).returncode == 0
+    for name, id in (("high", high), ("low", low)):
+        jobs.let(name)
+        assert jobs("wait", id).returncode == 0
     job = jobs.job(low)
     assert (job["attempt"], job["suspended"], job["preempted"]) == (1, 2, 0) and jobs("logs", low).stdout.count(": 11") == 2
 
@@ -181,7 +192,7 @@ def test_a_job_over_several_hosts_gives_way_as_a_whole(tmp_path: Path) -> None:
 def test_ranks_over_several_hosts_of_which_one_is_lost(tmp_path: Path) -> None:
     """All of them begin anew where there is room for all."""
     with several_hosts(tmp_path, ("alder", "birch", "cedar", "dogwood"), 1) as (pool, jobs):
-        id = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "12")
+        id = jobs.submit("--ranks", "2", "--compute", "1", "--", *jobs.ranks("lost"))
         wait_until(lambda: len(pool.placed("alder")) == 2)
         lost = next(name for name in pool.placed("alder") if name != "alder")
         wait_until(lambda: jobs("logs", id).stdout.count("computed") == 2)
@@ -189,6 +200,7 @@ def test_ranks_over_several_hosts_of_which_one_is_lost(tmp_path: Path) -> None:
         pool.hosts[lost].stop(signal.SIGKILL)
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
+        jobs.let("lost")
         assert jobs("wait", id).returncode == 0
         job = jobs.job(id)
         assert job["attempt"] == 2 and job["lost"] == 1 and jobs("logs", id).stdout.count(": 11") == 2
@@ -210,11 +222,12 @@ def grant_priority(jobs: Jobs) -> None:
 def test_a_job_gives_way_and_goes_on(jobs: Jobs) -> None:
     """A preemptible one to programs of a higher priority: it is suspended, in the middle of its ranks, which notice nothing; and that twice."""
     grant_priority(jobs)
-    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *jobs.ranks("low"))
     wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
     for times in (1, 2):
         run_important(jobs, "--compute", "1")
-        wait_until(lambda times=times: jobs.job(low)["suspended"] == times)  # type: ignore[misc]
+        wait_until(lambda times=times: itemgetter("suspended", "state")(jobs.job(low)) == (times, "running"))  # type: ignore[misc]
+    jobs.let("low")
     assert jobs("wait", low).returncode == 0
     job = jobs.job(low)
     assert (job["attempt"], job["suspended"], job["preempted"], job["lost"]) == (1, 2, 0, 0)
@@ -224,9 +237,9 @@ def test_a_job_gives_way_and_goes_on(jobs: Jobs) -> None:
 def test_a_job_that_has_given_way_is_seen(jobs: Jobs) -> None:
     """By `ps`, `top` and `batch list`, with the reason; it can be cancelled then, too."""
     grant_priority(jobs)
-    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *RANKS, "60")
+    low = jobs.submit("--ranks", "2", "--compute", "1", "--preemptible", "--priority", "-1", "--", *jobs.ranks())
     wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
-    high = jobs.submit("--ranks", "2", "--compute", "1", "--priority", "5", "--", *RANKS, "60")
+    high = jobs.submit("--ranks", "2", "--compute", "1", "--priority", "5", "--", *jobs.ranks())
     wait_until(lambda: jobs.state(low) == "suspended" and jobs.state(high) == "running")
     assert jobs.job(low)["why"] == "it gives way: a lease of priority 5 waits for its GPUs"
     (lease,) = [lease for lease in jobs.leases() if lease["state"] == "suspended"]
@@ -244,9 +257,10 @@ def test_a_job_that_cannot_be_suspended_gives_way_and_begins_anew(jobs: Jobs, ow
     jobs.env["GPUVIRT_POOL"] = own_pool("--backend", "soft", "--strict", "--gpus", "2", "--gpu-memory", "256m", env=env).url
     jobs.env["GPUVIRT_STATE"] = str(tmp_path / "strict")
     grant_priority(jobs)
-    low = jobs.submit("--ranks", "2", "--memory", "200m", "--preemptible", "--priority", "-1", "--", *RANKS, "20")
+    low = jobs.submit("--ranks", "2", "--memory", "200m", "--preemptible", "--priority", "-1", "--", *jobs.ranks("low"))
     wait_until(lambda: jobs("logs", low).stdout.count("computed") == 2)
     run_important(jobs, "--memory", "200m")
+    jobs.let("low")
     assert jobs("wait", low).returncode == 0
     job = jobs.job(low)
     assert (job["attempt"], job["preempted"], job["lost"]) == (2, 1, 0) and jobs("logs", low).stdout.count(": 11") == 2
@@ -271,33 +285,35 @@ def test_a_job_waits_for_a_pool_that_is_away(jobs: Jobs, own_pool: Callable[...,
     env = clean_environment(GPUVIRT_STATE=str(tmp_path / "jobs"))
     server = own_pool(*options, env=env)
     jobs.env["GPUVIRT_POOL"] = server.url
-    id = jobs.submit("--retries", "1", "--", "sh", "-c", f"test -e {tmp_path}/there")
-    wait_until(lambda: "attempt 1: rank 0 ended with exit code 1" in jobs.job(id)["why"])
+    id = jobs.submit("--retries", "99", "--", "sh", "-c", f"test -e {tmp_path}/there")  # it is between two of them for a short time only
+    wait_until(lambda: ": rank 0 ended with exit code 1" in jobs.job(id)["why"])
     server.stop()
     wait_until(lambda: "no GPU server" in jobs.job(id)["why"])
+    before = jobs.job(id)["attempt"]
     refused = jobs("submit", "-q", "--", "true", check=False)
     assert refused.returncode == 125 and "no GPU server" in refused.stderr
     (tmp_path / "there").touch()
     own_pool(*options, env=env, listen=server.info["address"])
     assert jobs("wait", id, check=False).returncode == 0
-    assert jobs.job(id)["attempt"] == 2
+    assert jobs.job(id)["attempt"] == before + 1, "waiting is no attempt"
 
 
 def test_a_job_waits_for_a_pool_that_has_become_too_small(jobs: Jobs, own_pool: Callable[..., Server], tmp_path: Path) -> None:
     """It has had its GPUs; then there are fewer for a while."""
     server = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", env=jobs.env)
     jobs.env["GPUVIRT_POOL"] = server.url
-    id = jobs.submit("--ranks", "2", "--retries", "1", "--", "sh", "-c", f"test -e {tmp_path}/there")
-    wait_until(lambda: "attempt 1: rank" in jobs.job(id)["why"])
+    id = jobs.submit("--ranks", "2", "--retries", "99", "--", "sh", "-c", f"test -e {tmp_path}/there")
+    wait_until(lambda: ": rank" in jobs.job(id)["why"])
     server.stop()
     smaller = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "256m", env=jobs.env, listen=server.info["address"])
     wait_until(lambda: "2 GPUs were asked for and this pool has 1" in jobs.job(id)["why"])
+    before = jobs.job(id)["attempt"]
     (tmp_path / "there").touch()
     assert jobs.state(id) == "queued"
     smaller.stop()
     own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", env=jobs.env, listen=server.info["address"])
     assert jobs("wait", id, check=False).returncode == 0
-    assert jobs.job(id)["attempt"] == 2
+    assert jobs.job(id)["attempt"] == before + 1, "waiting is no attempt"
 
 
 def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
@@ -316,7 +332,7 @@ def test_what_can_never_run_is_refused_at_once(jobs: Jobs) -> None:
 @pytest.mark.wide
 def test_jobs_are_cancelled_and_have_deadlines(jobs: Jobs) -> None:
     """While they run and while they wait; their GPUs are free afterwards."""
-    runs = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
+    runs = jobs.submit("--ranks", "2", "--compute", "1", "--", *jobs.ranks())
     waits = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS)
     late = jobs.submit("--compute", "1", "--deadline", "2s", "--", *RANKS)
     assert jobs("wait", late, check=False).returncode == 124 and jobs.state(late) == "late"
@@ -329,10 +345,11 @@ def test_jobs_are_cancelled_and_have_deadlines(jobs: Jobs) -> None:
 
 @pytest.mark.wide
 def test_logs_are_followed(jobs: Jobs) -> None:
-    id = jobs.submit("--ranks", "2", "--", *RANKS, "2")
+    id = jobs.submit("--ranks", "2", "--", *jobs.ranks("end"))
     with subprocess.Popen([*GPUVIRT, "batch", "logs", "-f", id], stdout=subprocess.PIPE, text=True, env=jobs.env) as process:
         first = read_line(process)
         assert first.endswith("computed\n") and jobs.state(id) == "running"
+        jobs.let("end")
         rest = process.communicate(timeout=SOON)[0]
         assert sorted([first, *rest.splitlines(keepends=True)])[1] == "[0] rank 0 of 2: 11\n" and process.returncode == 0
 
@@ -354,7 +371,7 @@ def test_a_runner_that_is_killed_takes_its_ranks_along(jobs: Jobs, own_pool: Cal
     """The job is lost, and its GPUs come back when nobody has renewed their lease."""
     server = own_pool("--backend", "soft", "--gpus", "2", "--gpu-memory", "256m", "--grace", "5s")
     jobs.env["GPUVIRT_POOL"] = server.url
-    id = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "100")
+    id = jobs.submit("--ranks", "2", "--compute", "1", "--", *jobs.ranks())
     wait_until(lambda: len(server.sessions()) == 2)
     os.kill(runner_of(jobs, id), signal.SIGKILL)
     done = jobs("wait", id, check=False)
@@ -371,7 +388,9 @@ def test_a_job_goes_on_at_another_host(tmp_path: Path) -> None:
             pool.start(name, 2 if name != "alder" else 1, "--link", "tcp", "--grace", "2s")
         wait_until(lambda: pool.are_there("alder", "alder", "birch", "cedar"))
         jobs = Jobs(tmp_path, pool.hosts["alder"].url, pool.token)
-        id = jobs.submit("--ranks", "2", "--compute", "1", "--", *RANKS, "12")
+        begun = f"{tmp_path}/begun$RANK"  # a line for each attempt, which has a file of its own to wait for
+        line = f"echo >> {begun}; exec {' '.join(jobs.ranks('attempt'))}$(wc -l < {begun})"
+        id = jobs.submit("--ranks", "2", "--compute", "1", "--", "sh", "-c", line)
         wait_until(lambda: len(pool.placed("alder")) == 2)
         (was,) = set(pool.placed("alder"))
         wait_until(lambda: jobs("logs", id).stdout.count("computed") == 2)
@@ -380,7 +399,9 @@ def test_a_job_goes_on_at_another_host(tmp_path: Path) -> None:
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         other = {"birch": "cedar", "cedar": "birch"}[was]
+        jobs.let("attempt1")
         wait_until(lambda: pool.placed("alder") == [other] * 2)
+        jobs.let("attempt2")
         assert jobs("wait", id).returncode == 0
         job = jobs.job(id)
         assert job["attempt"] == 2 and job["lost"] == 1 and jobs("logs", id).stdout.count(": 11") == 2

@@ -46,7 +46,7 @@ def answers(pool: Server, build: Callable[..., Path], link: str, count: int, sta
 
 def check_answers(pool: Server, build: Callable[..., Path], link: str, stats: Path) -> None:
     answers(pool, build, link, 1, stats)  # both sides know the program's module from here on
-    for _ in range(3):  # on a busy machine a program's start may take a wait more
+    for _ in range(10):  # on a busy machine a program's start may take a wait more
         few, waits_for_few = answers(pool, build, link, 5, stats)
         many, waits_for_many = answers(pool, build, link, 25, stats)
         assert few >= 5 * RTT and many >= 25 * RTT
@@ -60,7 +60,7 @@ def test_no_answer_is_early(pool: Server, build: Callable[..., Path], tmp_path: 
     check_answers(pool, build, link, tmp_path / "stats.json")
 
 
-@pytest.mark.parametrize("link", ["delay(rtt=10ms,tcp)", "shm"])
+@pytest.mark.parametrize("link", ["delay(rtt=1ms,tcp)", "shm"])
 def test_an_early_answer_would_be_noticed(pool: Server, build: Callable[..., Path], tmp_path: Path, link: str) -> None:
     """The deliberate fault: links that are not as far. On a busy machine answers may be late all the same, so it has several tries."""
     with pytest.raises(AssertionError):

@@ -25,9 +25,9 @@ def program(build: Callable[..., Path]) -> Path:
 @pytest.mark.parametrize("pager", PAGERS)
 @pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("delay(rtt=5ms,tcp)", marks=pytest.mark.wide)])
 def test_everything(pool: Server, program: Path, link: str, pager: str) -> None:
-    before = pool.memory_used()
+    assert wait_until(lambda: pool.memory_used() == 0)
     assert_right(run_program(pool, [program], "--link", link, GPUVIRT_PAGER=pager))
-    assert wait_until(lambda: pool.memory_used() == before)
+    assert wait_until(lambda: pool.memory_used() == 0)
 
 
 def test_by_the_driver(chained: Server, program: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,21 @@ def wait_until(condition: Callable[[], bool], instead: Callable[[], object] = la
     deadline = time.monotonic() + SOON
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen in time: {instead()}"
+        time.sleep(0.05)
+
+
+SILENT = re.compile("^gpuvirt: (.*): (?:this host of the pool does|these hosts of the pool do) not answer", re.MULTILINE)
+
+
+def of_all(ask: Callable[[], subprocess.CompletedProcess[str]], lives: Callable[[str], bool] = lambda host: True) -> subprocess.CompletedProcess[str]:
+    """What a verb says of all hosts that live: what a busy one does not tell in time is left out, which is said on stderr; so it is asked again."""
+    deadline = time.monotonic() + SOON
+    while True:
+        done = ask()
+        silent = SILENT.search(done.stderr)
+        if silent is None or not any(map(lives, silent[1].split(", "))):
+            return done
+        assert time.monotonic() < deadline, done.stderr
         time.sleep(0.05)
 
 
@@ -94,8 +110,15 @@ class Pool:
         env = clean_environment(GPUVIRT_TOKEN=self.token, GPUVIRT_POOL=self.hosts[at].url) | env
         return subprocess.run([*GPUVIRT, *line], capture_output=True, text=True, env=env, check=check, timeout=SOON)
 
+    def lives(self, name: str) -> bool:
+        return name in self.hosts and self.hosts[name].process.poll() is None
+
+    def shown(self, at: str, *line: str, **env: str) -> str:
+        """What a verb shows of all hosts that a test has not stopped."""
+        return of_all(lambda: self.gpuvirt(at, *line, **env), self.lives).stdout
+
     def json(self, at: str, verb: str, *line: str) -> list[dict[str, Any]]:
-        parsed: list[dict[str, Any]] = json.loads(self.gpuvirt(at, verb, *line, "--json").stdout)
+        parsed: list[dict[str, Any]] = json.loads(self.shown(at, verb, *line, "--json"))
         return parsed
 
     def run(self, at: str, command: list[str | Path], *options: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -147,7 +170,7 @@ def test_any_host_answers_for_all(three: Pool, build: Callable[..., Path], tmp_p
     with three.running("alder", [*STAYS, tmp_path / "end"], "--gpus", "2", "--compute", "1") as one:
         seen = [three.placed(at) for at in three.hosts]
         assert seen[0] in (["birch"], ["cedar"]) and seen == [seen[0]] * 3
-        shown = three.gpuvirt("cedar", "ps").stdout
+        shown = three.shown("cedar", "ps")
         assert f"{seen[0][0]}:0,1 × 1" in shown and "pool of 3 hosts" in three.gpuvirt("birch", "top", "--once").stdout
         (tmp_path / "end").touch()
         assert one.communicate(timeout=SOON)[0] == "right\n"
@@ -160,14 +183,22 @@ def test_any_host_has_the_metrics_of_all(three: Pool, tmp_path: Path) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{three.hosts[at].info['metrics_port']}{page}", timeout=SOON) as answer:
             return [sample for family in text_string_to_metric_families(answer.read().decode()) for sample in family.samples]
 
+    pages: list[list[Any]] = []
+
+    def all_answered(at: str) -> bool:
+        """A page of the pool says which hosts have not, as busy ones may."""
+        pages.append(scraped(at, "/metrics/pool"))
+        return all(s.value for s in pages[-1] if s.name == "gpuvirt_host_up")
+
     with three.running("alder", [*STAYS, tmp_path / "end"], "--gpus", "2"):
         (where,) = three.placed("alder")
         for at in three.hosts:
-            of_all, own = scraped(at, "/metrics/pool"), scraped(at, "/metrics")
-            attached = {s.labels["server"]: s.value for s in of_all if s.name == "gpuvirt_sessions" and s.labels["state"] == "attached"}
+            wait_until(lambda: all_answered(at))  # noqa: B023 (it is called at once)
+            own = scraped(at, "/metrics")
+            attached = {s.labels["server"]: s.value for s in pages[-1] if s.name == "gpuvirt_sessions" and s.labels["state"] == "attached"}
             assert attached == {name: float(name == where) for name in three.hosts}
-            assert {s.labels["server"]: s.value for s in of_all if s.name == "gpuvirt_host_up"} == dict.fromkeys(three.hosts, 1.0)
-            assert sum(s.name == "gpuvirt_device_sessions" for s in of_all) == 5
+            assert {s.labels["server"]: s.value for s in pages[-1] if s.name == "gpuvirt_host_up"} == dict.fromkeys(three.hosts, 1.0)
+            assert sum(s.name == "gpuvirt_device_sessions" for s in pages[-1]) == 5
             mine = {s.value for s in own if s.name == "gpuvirt_sessions" and s.labels["state"] == "attached"}
             assert mine == {float(at == where)}
 
@@ -204,12 +235,11 @@ def test_leases_that_reserve_fill_the_pool_and_the_next_waits(three: Pool, tmp_p
         line = [*GPUVIRT, "run", "--pool", three.hosts["birch"].url, "--compute", "1", "--", *map(str, [*STAYS, ends[5]])]
         env = clean_environment(GPUVIRT_TOKEN=three.token)
         with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as sixth:
-            assert sixth.stderr is not None
-            said = next((text for text in sixth.stderr if "waiting" in text), "")
-            assert "place 1 of 1" in said, said
+            wait_until(lambda: [(lease["place"], lease["queued"]) for lease in three.json("birch", "ps") if lease["state"] == "queued"] == [(1, 1)])
             ends[0].touch()
             ends[5].touch()
-            assert sixth.communicate(timeout=SOON)[0] == "running\nright\n"
+            out, err = sixth.communicate(timeout=SOON)
+            assert out == "running\nright\n" and "waiting for" in err, out + err
     finally:
         for end in ends:
             end.touch()

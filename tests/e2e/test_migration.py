@@ -70,7 +70,7 @@ def test_a_session_goes_there_and_back(pair: Pool, tmp_path: Path) -> None:
         (tmp_path / "end").touch()
         assert program.communicate(timeout=SOON)[0] == "right\n" and program.returncode == 0
     wait_until(lambda: not pair.json("alder", "ps"))
-    (row,) = json.loads(pair.gpuvirt("alder", "report", "--json").stdout)["users"]
+    (row,) = json.loads(pair.shown("alder", "report", "--json"))["users"]
     assert row["sessions"] == 1 and row["launches"] == 0
 
 
@@ -206,7 +206,7 @@ def test_what_cannot_leave_says_why_and_a_drain_is_undone(pair: Pool, tmp_path: 
         left = pair.gpuvirt(other(at), "drain", at, "--timeout", "3s", check=False)
         assert left.returncode == 1 and "python of" in left.stdout and "its link is shm" in left.stdout
         assert {d["server"]: d["drained"] for d in pair.json(at, "devices")} == {at: True, other(at): False}
-        assert f"{at} (soft, drained)" in " ".join(pair.gpuvirt("alder", "devices", COLUMNS="200").stdout.split())
+        assert f"{at} (soft, drained)" in " ".join(pair.shown("alder", "devices", COLUMNS="200").split())
         placed = pair.run(at, [*STAYS, "/dev/null"])
         assert placed.stdout == "running\nright\n" and pair.placed("alder") == [at]
         assert "takes programs again" in pair.gpuvirt("alder", "drain", at, "--undo").stdout

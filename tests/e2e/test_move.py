@@ -69,7 +69,7 @@ def moves(server: Server, program: list[str | Path], link: str, least: int, begi
             try:
                 moved(server, session["session"], gpu)
             except GpuvirtError as error:
-                over = re.search(OVER, str(error)) or wait_until(lambda: process.poll() is not None, 1)  # what it had not read is under way for ever
+                over = re.search(OVER, str(error)) or wait_until(lambda: process.poll() is not None)  # what it had not read is under way for ever
                 assert over, f"only a session that is over may not move: {error}"
                 break
             count += 1
@@ -193,7 +193,7 @@ def test_a_host_function_is_waited_for(own_pool: Callable[..., Server], build: C
             1,
             "the session stays where it is: the session does not come to rest: a host function has not returned",
             "--limit",
-            "1s",
+            "5s",
         )
         assert server.sessions()[0]["worker_pid"] == session["worker_pid"]
         assert server.devices()[1]["memory_used"] == 0
@@ -219,7 +219,7 @@ def test_what_a_stream_waits_for_comes(own_pool: Callable[..., Server], build: C
     with running(server, [build("value_waits"), file]) as process:
         (session,) = server.sessions()
         why = "the session stays where it is: the session does not come to rest: its GPU waits for a value that the program does not write"
-        refused(server, session["session"], 1, why, "--limit", "1s")
+        refused(server, session["session"], 1, why, "--limit", "5s")
         with ThreadPoolExecutor(1) as pool:
             moving = pool.submit(moved, server, session["session"], 1)
             time.sleep(0.5)

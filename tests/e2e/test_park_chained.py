@@ -33,7 +33,7 @@ def test_what_device_memory_keeps(chain: Callable[..., tuple[Server, Server]], b
             assert wait_until(lambda: far.memory_used() == driver - gave)  # noqa: B023 (it is called at once)
             (tmp_path / f"end.{number}").touch()
         assert process.stdout.readline() == "round 3\n"
-        assert (near.memory_used(), far.memory_used()) == (used, driver)
+        assert wait_until(lambda: (near.memory_used(), far.memory_used()) == (used, driver))
         end.touch()
         out, err = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "right\n"), out + err

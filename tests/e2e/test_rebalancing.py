@@ -48,7 +48,7 @@ def test_programs_move_to_a_host_that_joins(pool: Pool, tmp_path: Path) -> None:
         wait_until(lambda: Counter(pool.placed("alder")) == {"alder": 3, "birch": 2}, lambda: pool.placed("alder"))
         assert re.search("which was to go to birch, stays: .*its link is shm", log(pool, "alder"))
         assert {device["rack"] for device in pool.json("birch", "devices")} == {"r1", "r2"}
-        shown = " ".join(pool.gpuvirt("birch", "devices", COLUMNS="200").stdout.split())
+        shown = " ".join(pool.shown("birch", "devices", COLUMNS="200").split())
         assert "alder (soft, rack r1)" in shown and "birch (soft, rack r2)" in shown
         end(started, tmp_path)
     wait_until(lambda: not pool.json("alder", "ps"))

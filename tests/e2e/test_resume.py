@@ -109,16 +109,21 @@ def test_nothing_sent_again_shows(tmp_path: Path, flags: list[str], code: int) -
     assert done.returncode == code, done.stdout + done.stderr
 
 
-def test_nobody_there_for_a_while(own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter]) -> None:
+def test_nobody_there_for_a_while(
+    own_pool: Callable[..., Server], build: Callable[..., Path], cutter: Callable[[Server], Cutter], tmp_path: Path
+) -> None:
     """An outage of some seconds costs these seconds and one line."""
     server = own_pool()
-    proxy = cutter(server)
-    program = [build("once"), "400"]
+    proxy, begin = cutter(server), tmp_path / "begin"
+    program = [build("once"), "400", begin]
+    begin.touch()
     reference = run_program(server, program, "--link", "tcp")
+    begin.unlink()
     environment = {"GPUVIRT_TOKEN": server.token(), "GPUVIRT_POOL": proxy.url}
     line = [*GPUVIRT, "run", "--pool", proxy.url, "--link", "tcp", "--", *map(str, program)]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment(**environment))
     assert read_line(process) == "running\n"
+    begin.touch()
     proxy.refuse = True
     proxy.cut_all()
     time.sleep(3)
@@ -186,12 +191,17 @@ def test_killed(own_pool: Callable[..., Server], build: Callable[..., Path], cut
     assert left_nothing(server, before)
 
 
-def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+def test_stopped_and_continued(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Ctrl-Z for longer than a dead host takes to be noticed: the kernel still answers for the program, so its session stays."""
     server = own_pool("--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", "--grace", "2s")
-    reference = run_program(server, [build("once"), "1500"], "--link", "tcp")
-    with running(server, [build("once"), "1500"], "--link", "tcp") as process:
+    begin = tmp_path / "begin"
+    program: list[str | Path] = [build("once"), "1500", begin]
+    begin.touch()
+    reference = run_program(server, program, "--link", "tcp")
+    begin.unlink()
+    with running(server, program, "--link", "tcp") as process:
         (session,) = server.sessions()
+        begin.touch()
         os.kill(int(session["pid"]), signal.SIGSTOP)
         time.sleep(7)
         assert len(server.sessions()) == 1
@@ -228,17 +238,21 @@ def test_nothing_arrives(two_hosts: tuple[str, str], build: Callable[..., Path],
     """No end of file and no reset, but silence, for longer than a dead host takes to be noticed: tried again until somebody answers."""
     here, there = two_hosts
     server = start_server(tmp_path / "server", "--backend", "soft", "--link", "tcp", prefix=["ip", "netns", "exec", here], listen="10.199.7.1:0")
-    line = ["ip", "netns", "exec", there, *run_line(server), str(build("once")), "300"]
+    begin = tmp_path / "begin"
+    line = ["ip", "netns", "exec", there, *run_line(server), str(build("once")), "300", str(begin)]
+    begin.touch()
     try:
-        reference = subprocess.run(line, capture_output=True, text=True, env=clean_environment(), timeout=60, check=True)
+        reference = subprocess.run(line, capture_output=True, text=True, env=clean_environment(), timeout=100, check=True)
+        begin.unlink()
         with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()) as process:
             try:
                 assert read_line(process) == "running\n"
                 subprocess.run(["ip", "-n", here, *away.split()], check=True)
+                begin.touch()  # not before: it might be over by then
                 time.sleep(12)
                 assert process.poll() is None
                 subprocess.run(["ip", "-n", here, *back.split()], check=True)
-                out, err = process.communicate(timeout=60)
+                out, err = process.communicate(timeout=100)
             finally:
                 process.kill()
         assert (process.returncode, "running\n" + out) == (0, reference.stdout), err

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from e2e.harness import HERE, Server, clean_environment, run_program, running
+from e2e.harness import HERE, Server, clean_environment, run_program, running, wait_until
 from faults import fault
 
 from gpuvirt.client.connect import ask_pool
@@ -64,24 +64,28 @@ def test_each_waits_for_the_other(own_pool: Callable[..., Server], build: Callab
 
 
 @pytest.mark.wide
-def test_nobody_is_idle(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+def test_nobody_is_idle(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Programs that never stop computing have the memory in turns."""
-    server, program = own_pool(*BY_HAND), [build("turns"), "150", "5"]
+    server, end = own_pool(*BY_HAND), tmp_path / "end"
+    program: list[str | Path] = [build("turns"), "150", "0", "until", end]
     with running(server, program) as first, running(server, program) as second, running(server, program) as third:
         assert server.memory_used() <= 256 << 20
+        assert wait_until(lambda: server.log.read_text().count("has its memory again") >= 2)
+        end.touch()
         for process in (first, second, third):
             right(process)
-    assert server.log.read_text().count("has its memory again") >= 2
 
 
 @pytest.mark.wide
-def test_no_room(own_pool: Callable[..., Server], build: Callable[..., Path]) -> None:
+def test_no_room(own_pool: Callable[..., Server], build: Callable[..., Path], tmp_path: Path) -> None:
     """Who cannot be parked keeps its memory, and an allocation that does not fit beside it is refused, at once."""
-    server = own_pool(*BY_HAND, env=clean_environment(**fault("full_disk")))
-    with running(server, [build("turns"), "150", "20"]) as first:
+    server, end = own_pool(*BY_HAND, env=clean_environment(**fault("full_disk"))), tmp_path / "end"
+    with running(server, [build("turns"), "150", "0", "until", end]) as first:
         began = time.monotonic()
         done = run_program(server, [build("turns"), "150", "0"])
-        assert (done.returncode, done.stdout) == (3, "out of memory\n") and time.monotonic() - began < 18, done.stderr
+        assert (done.returncode, done.stdout) == (3, "out of memory\n") and time.monotonic() - began < 60, done.stderr
+        assert first.poll() is None
+        end.touch()
         right(first)
 
 

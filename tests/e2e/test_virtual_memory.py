@@ -19,9 +19,9 @@ def program(build: Callable[..., Path]) -> Path:
 
 @pytest.mark.parametrize("link", ["shm", "tcp", pytest.param("tcp(channels=2)", marks=pytest.mark.long)])
 def test_everything(pool: Server, program: Path, link: str) -> None:
-    before = pool.memory_used()
+    assert wait_until(lambda: pool.memory_used() == 0)
     assert_right(run_program(pool, [program], "--gpus", "2", "--link", link))
-    assert wait_until(lambda: pool.memory_used() == before)
+    assert wait_until(lambda: pool.memory_used() == 0)
 
 
 def test_where_the_driver_places_memory(chained: Server, program: Path) -> None:

@@ -1,6 +1,6 @@
-"""One rank of a job: adds up what the ranks have computed, each on its GPU; at rank 0, by the address that all have been given: ranks.py [SECONDS].
+"""One rank of a job: adds up what the ranks have computed, each on its GPU; at rank 0, by the address that all have been given: ranks.py [FILE].
 
-Says "rank R of N: SUM", and waits for so many seconds in between.
+Says "rank R of N: SUM", and does nothing in between until FILE exists, also on its GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ must("cuMemAlloc_v2", ctypes.byref(memory), 4096)
 must("cuMemsetD32_v2", memory, 10**rank, 1024)
 must("cuMemcpyDtoH_v2", ctypes.byref(found), memory, 4)
 print("computed", flush=True)
-time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 0.0)
+while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
 must("cuMemcpyDtoH_v2", ctypes.byref(found), memory, 4)
 if rank == 0:
     with socket.create_server(address) as server:

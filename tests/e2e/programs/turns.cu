@@ -1,5 +1,6 @@
-// A program that shares a GPU's memory with others: turns MIB SECONDS [half FILE]. It allocates MIB MiB in pieces of 10, computes on all of them for SECONDS,
-// checks them, and prints "right" with the number of its rounds. It says "running" when it has its memory; with "half" when it has half of it, and goes on when FILE exists. Prints "out of memory" and ends with 3 when it does not get what it wants.
+// A program that shares a GPU's memory with others: turns MIB SECONDS [half FILE | until FILE]. It allocates MIB MiB in pieces of 10, computes on all of them for
+// SECONDS, with "until" also until FILE exists, checks them, and prints "right" with the number of its rounds. It says "running" when it has its memory; with "half"
+// when it has half of it, and goes on when FILE exists. Prints "out of memory" and ends with 3 when it does not get what it wants.
 #include "check.h"
 
 #include <chrono>
@@ -47,7 +48,7 @@ int main(int argc, char **argv) {
         rounds++;
         for (size_t i = 0; i < count; i++) add<<<64, 128>>>(pieces[i], (unsigned)i + 1);
         CHECK(cudaDeviceSynchronize());
-    } while (std::chrono::steady_clock::now() - began < seconds);
+    } while (std::chrono::steady_clock::now() - began < seconds || (mode == "until" && access(argv[4], F_OK) != 0));
     std::vector<unsigned> found(WORDS);
     for (size_t i = 0; i < count; i++) {
         CHECK(cudaMemcpy(found.data(), pieces[i], PIECE, cudaMemcpyDeviceToHost));
