@@ -19,7 +19,7 @@ from gpuvirt.transport import table
 from gpuvirt.transport.token import Token, parse_token
 
 TIMEOUT = 10.0
-REPORT_LIMIT = 1.0  # seconds for the report of a program's end; a server that does not answer must not delay the launcher's exit
+REPORT_LIMIT = 3.0  # seconds for the report of a program's end; a server that does not answer must not delay the launcher's exit
 PAUSES = (0.02, 0.05, 0.1)  # seconds before an interrupted handshake is tried again
 _URL = re.compile(r"tcp://(?:\[([^\]]+)\]|([^:/\[\]]+)):(\d{1,5})/?")
 
