@@ -29,13 +29,14 @@ def outcomes() -> dict[int, tuple[Any, Any, bool]]:
     ]
     found = {}
     for one in running:
-        out, errors = one.communicate(timeout=500)
+        out, errors = one.communicate(timeout=3000)
         assert one.returncode == 0, errors
         found.update({row[0]: tuple(row[1:]) for row in map(json.loads, out.splitlines())})
     return found
 
 
 @pytest.mark.wide
+@pytest.mark.timeout(6200)
 @pytest.mark.parametrize("number", range(len(FLIPS)), ids=[flip.name for flip in FLIPS])
 def test_a_trait_matters(number: int, outcomes: dict[int, tuple[Any, Any, bool]]) -> None:
     right, flipped, differs = outcomes[number]

@@ -12,7 +12,7 @@ from soft import scheduling
 from soft.nvrtc import library
 from soft.scheduling import convergence
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2600), pytest.mark.skipif(library() is None, reason="the NVRTC wheel is not installed")]
 NAMES = [n for n in scheduling.CASES if n not in scheduling.MISSING]
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -23,7 +23,8 @@ def run(names: list[str], prefix: tuple[str, ...] = (), **more: str) -> dict[str
     fault = [str(TESTS / "fault")] if "FAULT" in more else []
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*fault, str(TESTS.parent), str(TESTS)]), **more}
     while rest := [n for n in names if n not in found]:
-        done = subprocess.run([*prefix, sys.executable, "-m", "soft.scheduling", *rest], capture_output=True, text=True, env=env, timeout=600, check=False)
+        command = [*prefix, sys.executable, "-m", "soft.scheduling", *rest]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=2400, check=False)
         begun = ""
         for line in done.stdout.splitlines():
             word, name, *more = line.split(" ", 2)

@@ -77,11 +77,11 @@ static void local_errors(void) {
     end_end(a);
     end_end(b);
     /* More reads at a time than the peer answers. */
-    a = make_end((struct wishes){.reads = 4});
+    a = make_end((struct wishes){.reads = 4, .timeout = 20}); /* 4.3 s */
     b = make_end((struct wishes){.reads = 2});
     connect_end(a, address_of(b));
     connect_end(b, address_of(a));
-    set_fault(&rail(0)->delay_ns, MS);
+    set_fault(&rail(0)->delay_ns, 500 * MS); /* longer than this thread stands still between the first and the last */
     for (uint64_t id = 1; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_READ, id, address_of(b), 0, 8) == 0);
     expect(a, 1, IBV_WC_SUCCESS);
     expect(a, 2, IBV_WC_SUCCESS);
@@ -103,7 +103,7 @@ static void local_errors(void) {
 
 static void not_ready(void) {
     struct end *a, *b;
-    make_pair(&a, &b, (struct wishes){.rnr_retry = 2, .rnr_timer = 10});
+    make_pair(&a, &b, (struct wishes){.rnr_retry = 2, .rnr_timer = 10, .timeout = 24}); /* 69 s: else an answer that is late makes one more */
     uint64_t naks = atomic_load(&rail(0)->rnr_naks), began = sv_now();
     CHECK(post_simple(a, IBV_WR_SEND, 1, address_of(b), 0, 8) == 0 && post_simple(a, IBV_WR_SEND, 2, address_of(b), 0, 8) == 0);
     expect(a, 1, IBV_WC_RNR_RETRY_EXC_ERR);
@@ -184,7 +184,7 @@ static void nobody_answers(void) {
 
 /* A rail that comes back in time has lost nothing. */
 static void rail_comes_back(void) {
-    struct end *a = make_end((struct wishes){.device = 1, .timeout = 14}), *b = make_end((struct wishes){.device = 2});
+    struct end *a = make_end((struct wishes){.device = 1, .timeout = 17}), *b = make_end((struct wishes){.device = 2});
     connect_end(a, address_of(b));
     connect_end(b, address_of(a));
     fill_bytes(a->buffer, BUFFER, 4);
@@ -229,11 +229,11 @@ static void rail_comes_back(void) {
 
 /* Messages are lost on their way, and it is over before the sender could have noticed by itself. */
 static void lost_on_the_way(void) {
-    struct end *a = make_end((struct wishes){.device = 1, .timeout = 16}), *b = make_end((struct wishes){.device = 2}); /* 0.27 s */
+    struct end *a = make_end((struct wishes){.device = 1, .timeout = 18}), *b = make_end((struct wishes){.device = 2}); /* 1.07 s */
     connect_end(a, address_of(b));
     connect_end(b, address_of(a));
     fill_bytes(a->buffer, 400000, 4);
-    set_fault(&rail(1)->delay_ns, 40 * MS);
+    set_fault(&rail(1)->delay_ns, 500 * MS);
     uint64_t tries = atomic_load(&rail(1)->timeouts), packets = atomic_load(&rail(1)->packets), dropped = atomic_load(&rail(2)->dropped);
     for (uint64_t id = 0; id < 4; id++) CHECK(post_simple(a, IBV_WR_RDMA_WRITE, id, address_of(b), id * 100000, 100000) == 0);
     wait_for(&rail(1)->packets, packets + 28);
@@ -363,7 +363,7 @@ static void late_completions(void) {
 
 static void delays(void) {
     struct end *a, *b;
-    make_pair(&a, &b, (struct wishes){.reads = 1});
+    make_pair(&a, &b, (struct wishes){.reads = 1, .timeout = 18}); /* 1.07 s */
     set_fault(&rail(0)->delay_ns, 3 * MS);
     uint64_t began = sv_now();
     CHECK(post_simple(a, IBV_WR_RDMA_WRITE, 1, address_of(b), 0, 8) == 0);
@@ -382,7 +382,7 @@ static void delays(void) {
     CHECK(sv_now() - began >= 5 * MS);
     set_fault(&rail(0)->read_delay_ns, 0);
     /* What is changed too early arrives changed, but for what is inline. */
-    set_fault(&rail(0)->send_delay_ns, 20 * MS);
+    set_fault(&rail(0)->send_delay_ns, 500 * MS); /* longer than this thread stands still */
     struct ibv_sge eight = piece(a, 64, 8);
     struct ibv_send_wr inlined = request(a, IBV_WR_RDMA_WRITE, 2, &eight, address_of(b), 64);
     inlined.send_flags |= IBV_SEND_INLINE;
@@ -392,7 +392,7 @@ static void delays(void) {
     a->buffer[0] = a->buffer[64] = 2;
     expect(a, 1, IBV_WC_SUCCESS);
     expect(a, 2, IBV_WC_SUCCESS);
-    CHECK(sv_now() - began >= 20 * MS && b->buffer[0] == 2 && b->buffer[64] == 1);
+    CHECK(sv_now() - began >= 500 * MS && b->buffer[0] == 2 && b->buffer[64] == 1);
     set_fault(&rail(0)->send_delay_ns, 0);
     /* 1 Gb/s: a megabyte takes 8 ms each way. Above a size bytes are counted only, at the same rate. */
     set_fault(&rail(0)->rate_mbps, 1000);

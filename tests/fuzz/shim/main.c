@@ -1,8 +1,8 @@
 /* A fuzzer that plays a malicious server to the real shim.
  *
- *     shim_fuzz SESSIONS SECONDS FIRST LINK [honest | loud | on | lies=LIE,LIE...]
+ *     shim_fuzz SESSIONS SECONDS FIRST LINK [honest | loud | on | lies=LIE,LIE...] [least=N]
  *
- * Runs sessions FIRST, FIRST + 1, ... until either limit (that of time once three are done), or those that stdin lists (FIRST is -); the number is
+ * Runs sessions FIRST, FIRST + 1, ... until either limit (that of time once N are done, or three), or those that stdin lists (FIRST is -); the number is
  * the seed. A session fails when its client is ended by a signal or by a sanitizer, finds its memory changed, or has not ended PATIENCE_S
  * (FUZZ_PATIENCE_S in the environment) after its server has. Ends with the first that fails (`on`: with the fifth). lies= says which lies are told, by
  * the names in lies.h. Prints what was done, and the failures with the seed to run again: the choices come again, the timing of threads may not. */
@@ -29,7 +29,7 @@
 
 /* How long a client may take, in seconds, on a machine that is busy with other things: its server ends by itself before that. */
 #define PATIENCE_S 40
-#define SESSIONS_LEAST 3 /* however long they take */
+#define SESSIONS_LEAST "3" /* however long they take */
 static int patience_s;
 #define FAILURES_MOST 5
 
@@ -224,6 +224,14 @@ static bool session(struct session_plan *plan, bool loud) {
     return !*why;
 }
 
+/* What follows `word`, which ends with "=" or is all of an argument; NULL: no argument begins with it. */
+static const char *said_so(char **arguments, const char *word) {
+    size_t n = strlen(word);
+    for (; *arguments; arguments++)
+        if (strncmp(*arguments, word, n) == 0 && (word[n - 1] == '=' || !(*arguments)[n])) return *arguments + n;
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     if (argc < 5) return 2;
     bool listed = strcmp(argv[3], "-") == 0;
@@ -236,10 +244,11 @@ int main(int argc, char **argv) {
     char why[GV_DEATH_TEXT];
     must(gv_exchange_offer(secret, said, why), "the cryptographic library"); /* loaded once, for all */
     patience_s = getenv("FUZZ_PATIENCE_S") ? atoi(getenv("FUZZ_PATIENCE_S")) : PATIENCE_S;
-    bool honest = argc > 5 && strcmp(argv[5], "honest") == 0, loud = argc > 5 && strcmp(argv[5], "loud") == 0;
-    const char *only = argc > 5 && strncmp(argv[5], "lies=", 5) == 0 ? argv[5] + 5 : NULL;
-    if (argc > 5 && strcmp(argv[5], "on") == 0) most = FAILURES_MOST;
-    for (; done < sessions && (now() < until || done < SESSIONS_LEAST) && failed < most; done++, seed++) {
+    bool honest = said_so(argv + 5, "honest"), loud = said_so(argv + 5, "loud");
+    const char *only = said_so(argv + 5, "lies="), *n_least = said_so(argv + 5, "least=");
+    uint64_t least = strtoull(n_least ? n_least : SESSIONS_LEAST, NULL, 10);
+    if (said_so(argv + 5, "on")) most = FAILURES_MOST;
+    for (; done < sessions && (now() < until || done < least) && failed < most; done++, seed++) {
         char line[100];
         if (listed && !fgets(line, sizeof line, stdin)) break;
         if (listed) seed = strtoull(line, NULL, 10);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include "../../../native/wire/record.h"
 #include "../check.h"
@@ -207,20 +208,31 @@ static void shares(void) {
     acceptor_close(p.acceptor);
 }
 
-/* Who is over his rate is greeted later; another address is not. */
-static void rates(void) {
+/* Six of one address, of whom two are greeted at once and one each 200 ms: so is the last. True: another address was greeted before it. */
+static bool greeted_before_the_last(void) {
     struct acceptor_config config = defaults();
     config.pending = (struct admission_limits){64, 128, 5, 1};
     struct port p = open_port(config);
+    struct timespec began, ended;
     int fds[6];
+    clock_gettime(CLOCK_MONOTONIC, &began);
     for (int i = 0; i < 6; i++) fds[i] = dial(&p, 2);
     close(greeted(&p, 3, NULL));
     uint8_t raw[GREETING];
     receive(fds[0], raw, sizeof raw);
-    CHECK(still_open(fds[5]));
+    bool before = still_open(fds[5]);
     receive(fds[5], raw, sizeof raw);
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    CHECK((ended.tv_sec - began.tv_sec) * 1000 + (ended.tv_nsec - began.tv_nsec) / 1000000 >= 790);
     for (int i = 0; i < 6; i++) close(fds[i]);
     acceptor_close(p.acceptor);
+    return before;
+}
+
+/* Who is over his rate is greeted later; another address is not. On a busy machine this thread may come too late to see it: then once more. */
+static void rates(void) {
+    int tries = 0;
+    while (!greeted_before_the_last()) CHECK(++tries < 10);
 }
 
 /* How many of sixty hellos of one address come before one of another, which was sent when they had lain there for a while. */
@@ -416,7 +428,7 @@ static void bytes_are_carried(void) {
 /* Who says nothing is not even connected; who has not been sent more than anybody is sent is closed in time; who has stays. */
 static void only_the_proved_stay(void) {
     struct behind b = listen_behind();
-    struct port p = carry_to(&b, 1500); /* what a busy machine takes for the rest */
+    struct port p = carry_to(&b, 10000); /* what a busy machine takes for the rest */
     static struct acceptor_event event;
     static const uint8_t bytes[UNPROVED + 1];
     int silent = dial(&p, 2), unproved = dial(&p, 2), good = dial(&p, 2);

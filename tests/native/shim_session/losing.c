@@ -90,6 +90,7 @@ static int in_many_waits(struct fake *f) {
     CHECK(session_attach() == 0 && post_order(FAKE_STOP, 0, NULL, 0));
     for (int i = 0; i < 8; i++) set_up(&s[i], 100 + (uint64_t)i);
     for (int i = 0; i < 8; i++) CHECK(!pthread_create(&t[i], NULL, wait_for_it, &s[i]));
+    for (int i = 0; i < 8; i++) CHECK(SOON(s[i].posted)); /* who comes later has nothing to wait for */
     killed_soon(f);
     for (int i = 0; i < 8; i++) pthread_join(t[i], NULL);
     return lost();

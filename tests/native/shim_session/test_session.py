@@ -78,7 +78,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
         includes = [generated, NATIVE, NATIVE / "wire", NATIVE / "transport", NATIVE / "shim", HERE]
         counted = c_build.calls("COMPLETIONS_STEP()", "void", "count_completion_step")
         flags = ["-DSESSION_BEHIND_LATE=(3ull<<20)", counted, *(f"-I{i}" for i in includes)]
-        return c_build.program(folder / (build + "".join(link)), sources, variant=build, flags=flags, libraries=link)
+        return c_build.program(folder / (build + "".join(link)), sources, variant=build, flags=flags, libraries=("-Wl,--wrap=gv_recv_wait", *link))
 
     return build_for
 
@@ -154,9 +154,22 @@ def test_completion_before_the_data(runs: ConcurrentRuns, request: pytest.Fixtur
 @links
 @pytest.mark.parametrize("scenario", COVERED)
 def test_streams_without_order_are_noticed(programs: Programs, link: str, scenario: str) -> None:
-    """The deliberate fault: no completion is held back for the copies of another stream."""
-    with pytest.raises(AssertionError, match="FAILED"):
-        run(programs("plain", "-Wl,--wrap=order_open"), scenario, link)
+    """The deliberate fault: no completion is held back for the copies of another stream.
+
+    On a busy machine a wait may end so late that it looks right, so it has several tries.
+    """
+    program = programs("plain", "-Wl,--wrap=order_open")
+
+    def fails() -> bool:
+        try:
+            run(program, scenario, link)
+        except AssertionError as error:
+            if "FAILED" not in str(error):
+                raise
+            return True
+        return False
+
+    assert any(fails() for _ in range(10))
 
 
 @links

@@ -145,7 +145,7 @@ static int make_memory_usage(uint64_t total) {
     return fd;
 }
 
-/* Two processes ask for a chunk at a time until there is none: together they get all of it. */
+/* Two processes ask for a chunk at a time until there is none: together they get all of it. Once both have been refused nothing is wanted any more. */
 void test_memory_usage(void) {
     int fd = make_memory_usage(100 * CHUNK);
     struct gv_memory_usage *l = mmap(NULL, sizeof *l, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -169,6 +169,7 @@ void test_memory_usage(void) {
         while (!(rc = ops->memory_back(ctx, mem + got * CHUNK, CHUNK, true))) got++;
         CHECK_INT(rc, 2);
         CHECK(!child || got <= 30);
+        atomic_fetch_add(ready, 1);
         char byte;
         CHECK_INT(read(stop[0], &byte, 1), 0); /* until the parent has looked */
         if (child) _exit(0);                   /* killed, as it were */
@@ -176,10 +177,7 @@ void test_memory_usage(void) {
         exit(0);
     }
     close(stop[0]);
-    for (int i = 0;
-         i < 40000 && atomic_load((_Atomic uint64_t *)&l->rows[5].used[0]) + atomic_load((_Atomic uint64_t *)&l->rows[6].used[0]) < 100 * CHUNK; i++)
-        usleep(5000);
-    usleep(20000);
+    for (int i = 0; i < 40000 && atomic_load(ready) < 4; i++) usleep(5000);
     CHECK_INT(l->rows[5].used[0] + l->rows[6].used[0], 100 * CHUNK);
     CHECK_INT(l->rows[5].used[1] + l->rows[6].used[1], 0);
     CHECK_INT(l->rows[5].wanted[0] + l->rows[6].wanted[0], 0);

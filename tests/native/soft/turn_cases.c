@@ -53,10 +53,13 @@ static void naps(struct soft_warp *w) {
     atomic_fetch_add(&blocks_done, 1);
 }
 
+/* As long as a machine that is busy with other things needs to stop them three times. */
+enum { BLOCKS = 4000, ROUNDS = 2000 };
+
 /* All blocks wait for each other again and again: they are resident at once. */
 static void in_step(struct soft_warp *w) {
     uint32_t *counter = *(uint32_t *const *)w->params;
-    for (uint32_t round = 1; round <= 200; round++) {
+    for (uint32_t round = 1; round <= ROUNDS; round++) {
         if (!w->warp) {
             __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL);
             while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < round * w->nctaid[0]) soft_yield(w);
@@ -151,10 +154,10 @@ static void stop_and_go(struct job *j, uint64_t all) {
 }
 
 static void test_a_grid_stops_between_its_blocks(void) {
-    struct job j = {.engine = engine, .entry = naps, .device = 1, .blocks = 400};
-    stop_and_go(&j, 400);
+    struct job j = {.engine = engine, .entry = naps, .device = 1, .blocks = BLOCKS};
+    stop_and_go(&j, BLOCKS);
     struct job step = {.engine = engine, .entry = in_step, .device = 1, .blocks = 8, .cooperative = 1};
-    stop_and_go(&step, 8ull * 2 * 200);
+    stop_and_go(&step, 8ull * 2 * ROUNDS);
 }
 
 static void test_nothing_is_said_where_nobody_shares(void) {

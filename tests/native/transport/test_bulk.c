@@ -335,8 +335,7 @@ static void death_ends_all_waiting(void) {
 
 struct lender {
     struct gv_link *link;
-    int lent;
-    _Atomic int done;
+    _Atomic int lent, done;
 };
 
 static void *lend_on(void *arg) {
@@ -558,6 +557,7 @@ static void death_while_down(void) {
         struct lender l = {.link = link};
         pthread_t threads[3];
         CHECK(pthread_create(&threads[0], NULL, wait_header, link) == 0 && pthread_create(&threads[1], NULL, lend_on, &l) == 0);
+        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; !atomic_load(&l.lent); usleep(1000)) CHECK(gv_now_ns() < until);
         int64_t start = gv_now_ns();
         CHECK(pthread_create(&threads[2], NULL, kill_soon, link) == 0);
         for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);

@@ -81,7 +81,7 @@ static void in_order(void) {
         uint64_t before = gv_bulk_position(e.from);
         atomic_store(&done, 0);
         for (uint64_t n = 0; n < 60; n++) lend(&e, n, n * 64, n % 3 ? 100 + n : 70000 + n, &done);
-        usleep(5000);
+        for (int64_t until = gv_now_ns() + TEST_PATIENCE_NS; gv_bulk_acked(e.from) != before + sizeof h && gv_now_ns() < until;) usleep(1000);
         CHECK(gv_bulk_acked(e.from) == before + sizeof h && atomic_load(&done) < 60);
         for (uint64_t n = 0; n < 60; n++) {
             receive(&e, n, 0, n % 3 ? 100 + n : 70000 + n);

@@ -209,8 +209,8 @@ static void waiting(void) {
         CHECK(gv_now_ns() - start < TEST_PATIENCE_NS);
 
         pthread_t waker;
+        start = gv_now_ns(); /* before the waker: this thread may be kept from its core behind it */
         CHECK(pthread_create(&waker, NULL, wake_later, p.worker) == 0);
-        start = gv_now_ns();
         gv_recv_wait(p.worker, 2 * TEST_PATIENCE_NS, 0);
         took = gv_now_ns() - start;
         CHECK(took > 30000000 && took < TEST_PATIENCE_NS);
@@ -318,7 +318,7 @@ static void arrives_soon(void) {
 
 struct idle_cost {
     struct gv_link *link;
-    int64_t cpu_ns;
+    int64_t cpu_ns, passed_ns;
     long waits;
 };
 
@@ -328,7 +328,9 @@ static void *wait_idly(void *arg) {
     struct timespec cpu_before, cpu_after;
     CHECK(receive_numbered(cost->link, 1) >= 0);
     CHECK(getrusage(RUSAGE_SELF, &before) == 0 && clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_before) == 0);
+    int64_t begin = gv_now_ns();
     gv_recv_wait(cost->link, 1000000000, 20000);
+    cost->passed_ns = gv_now_ns() - begin; /* on a busy machine more than was asked for */
     CHECK(getrusage(RUSAGE_SELF, &after) == 0 && clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_after) == 0);
     cost->cpu_ns = (int64_t)(cpu_after.tv_sec - cpu_before.tv_sec) * 1000000000 + cpu_after.tv_nsec - cpu_before.tv_nsec;
     cost->waits = after.ru_nvcsw - before.ru_nvcsw;
@@ -345,7 +347,7 @@ static void idle_is_cheap(void) {
         CHECK(send_numbered(p.client, 8, 1));
         CHECK(pthread_create(&receiver, NULL, wait_idly, &cost) == 0);
         pthread_join(receiver, NULL);
-        CHECK(cost.waits < 400);
+        CHECK(cost.waits < 400 * cost.passed_ns / 1000000000);
         CHECK(cost.cpu_ns < 150000000);
         close_pair(&p);
     }

@@ -497,15 +497,14 @@ static void session_with(enum mischief mischief, int after, int *done, uint64_t 
     relayed_close(&s.r);
 }
 
-/* On a busy machine a session has few frames, each of many records, and with them few chances. */
+/* On a busy machine a session has few frames, each of many records, and with them few chances; several mischiefs may be one connection's. */
 static void with_mischief(enum mischief mischief, int after) {
     int done = 0;
     uint64_t resumes = 0;
-    for (int sessions = 0; done < 5; sessions++) {
+    for (int sessions = 0; done < 5 || resumes < 5; sessions++) {
         CHECK(sessions < 20);
         session_with(mischief, after, &done, &resumes);
     }
-    CHECK(resumes >= 5);
 }
 
 static void altered(void) { with_mischief(ALTERS, 40); }

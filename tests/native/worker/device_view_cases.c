@@ -56,6 +56,12 @@ static void in_place(void) {
     close_session();
 }
 
+/* Until the worker has all bytes of a payload of SIZE, whatever it does with them. */
+static void await_bytes(void) {
+    struct gv_link_counts counts = {0};
+    for (; counts.bulk_pulled < SIZE; usleep(1000)) gv_link_get_counts(worker->link, &counts);
+}
+
 /* Bytes that come before the stream has reached their copy are carried there. */
 static void before_its_turn(void) {
     open_session();
@@ -63,7 +69,7 @@ static void before_its_turn(void) {
     host_function_comes(9, 0);
     uint64_t seq = post_in(SIZE, GV_RECORD_MARK);
     CHECK(gv_bulk_send(client, 0, data, SIZE) == bulk_sent);
-    usleep(100000);
+    await_bytes();
     CHECK(fake.memory[AT + 1] == 0 && atomic_load(&fake.moved) == 0);
     POST(host_done, 0, 1, .tag = 9);
     CHECK(completed().upto == seq && memcmp(fake.memory + AT, data, SIZE) == 0);
@@ -93,7 +99,7 @@ static void not_carried(void) {
     host_function_comes(9, 0);
     post_in(SIZE, 0);
     CHECK(gv_bulk_send(client, 0, data, SIZE) == bulk_sent);
-    usleep(100000);
+    await_bytes();
     fake.refuse_moves = true;
     POST(host_done, 0, 1, .tag = 9);
     gv_send_flush(client);

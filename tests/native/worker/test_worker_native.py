@@ -31,7 +31,7 @@ def build_worker(build: str, folder: Path) -> Path:
     ]
     includes = [f"-I{generated}", f"-I{NATIVE}", f"-I{NATIVE}/wire", f"-I{NATIVE}/worker"]
     limits = ["-DWORKER_MAX_STAGING=(8<<20)", "-DWORKER_MAX_EARLY=(3<<20)", "-DSTAGING_KEPT_PINNED=(2ull<<20)"]
-    limits += ["-DSTUCK_NS=100000000ll", "-DSTUCK_STOPPING_NS=400000000ll"]
+    limits += ["-DSTUCK_NS=100000000ll", "-DSTUCK_STOPPING_NS=400000000ll", "-DVERBS_HELLO_NS=50000000000ll"]
     return c_build.program(folder / "test_worker", sources, variant=build, flags=[*limits, *includes], libraries=["-Wl,--wrap=pthread_mutex_lock"])
 
 

@@ -175,9 +175,10 @@ static void random_traffic_arrives_in_order(void) {
     transfer("delay(rtt=1ms,rate=1gbit,tcp)", 2, 3000000, true);
 }
 
+/* Few bytes, so that a line that does not pace is soon done on a busy machine, too. */
 static void a_rate_paces(void) {
-    CHECK(transfer("delay(rate=80mbit,tcp)", 1, 2000000, false) >= 200 * MS);
-    CHECK(transfer("delay(rtt=20ms,rate=80mbit,tcp)", 1, 1000000, false) >= 110 * MS);
+    CHECK(transfer("delay(rate=8mbit,tcp)", 1, 200000, false) >= 200 * MS);
+    CHECK(transfer("delay(rtt=20ms,rate=8mbit,tcp)", 1, 100000, false) >= 110 * MS);
 }
 
 /* As many sockets as one likes share one network. */
@@ -285,19 +286,28 @@ static void a_reset_loses_what_is_in_the_line(void) {
     while (!lost_in_the_line()) CHECK(++tries < 20);
 }
 
-/* A peer that says something and closes, while we still send to it, is heard. */
-static void last_words_arrive(void) {
-    struct wrapped w = wrap("delay(rtt=60ms,tcp)");
+/* A peer that says something and closes, while we still send to it, is heard. False: this thread was kept from its core for so long that what we sent came
+ * before the end. */
+static bool last_words(void) {
+    struct wrapped w = wrap("delay(rtt=600ms,tcp)");
     char text[6] = "";
     put(w.near, "x", 1);
     get(w.far, text, 1);
+    int64_t begin = gv_now_ns();
     put(w.near, "on its way", 10);
     put(w.far, "words", 5);
     close(w.far);
-    get(w.near, text, 5);
-    CHECK(strcmp(text, "words") == 0 && at_end(w.near));
+    bool in_time = gv_now_ns() - begin < 300 * MS;
+    if (in_time) get(w.near, text, 5);
+    CHECK(!in_time || (strcmp(text, "words") == 0 && at_end(w.near)));
     close(w.near);
     gv_delay_drain();
+    return in_time;
+}
+
+static void last_words_arrive(void) {
+    int tries = 0;
+    while (!last_words()) CHECK(++tries < 20);
 }
 
 static void closing_delivers_what_was_sent(void) {
