@@ -131,10 +131,6 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
     return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
-struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access) {
-    return ibv_reg_mr_iova2(pd, addr, length, iova, (unsigned)access);
-}
-
 /* A descriptor is taken for a dmabuf where SOFTVERBS_DMABUF is set: a memfd. */
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access) {
     if (!getenv("SOFTVERBS_DMABUF")) {

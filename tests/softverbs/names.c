@@ -10,16 +10,11 @@ const char *ibv_wc_status_str(enum ibv_wc_status status) {
         [IBV_WC_LOC_QP_OP_ERR] = "local QP operation error",
         [IBV_WC_LOC_PROT_ERR] = "local protection error",
         [IBV_WC_WR_FLUSH_ERR] = "Work Request Flushed Error",
-        [IBV_WC_BAD_RESP_ERR] = "bad response error",
-        [IBV_WC_LOC_ACCESS_ERR] = "local access error",
         [IBV_WC_REM_INV_REQ_ERR] = "remote invalid request error",
         [IBV_WC_REM_ACCESS_ERR] = "remote access error",
         [IBV_WC_REM_OP_ERR] = "remote operation error",
         [IBV_WC_RETRY_EXC_ERR] = "transport retry counter exceeded",
         [IBV_WC_RNR_RETRY_EXC_ERR] = "RNR retry counter exceeded",
-        [IBV_WC_REM_ABORT_ERR] = "remote aborted error",
-        [IBV_WC_FATAL_ERR] = "fatal error",
-        [IBV_WC_GENERAL_ERR] = "general error",
     };
     return (size_t)status < sizeof names / sizeof *names && names[status] ? names[status] : "unknown";
 }
