@@ -450,6 +450,7 @@ static void events() {
     unsigned *word, *flag;
     CHECK(cudaMalloc(&word, 4096));
     CHECK(cudaMemset(word, 0, 4096));
+    CHECK(cudaDeviceSynchronize()); // streams that do not block are not behind it
     flag = word + 512;
     cudaEvent_t own = shared_event();
     cudaStream_t stream, side;
