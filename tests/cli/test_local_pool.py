@@ -9,8 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from server.harness import environment, wait_until
-from server.test_sessions import has_ended
+from server.harness import environment, has_ended, wait_until
 
 from .conftest import Gpuvirt
 

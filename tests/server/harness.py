@@ -126,6 +126,14 @@ def offer(name: str) -> hs.Offer:
     return row.offer if row else hs.Offer(name)
 
 
+def has_ended(pid: int) -> bool:
+    """Also one that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 100) -> None:
     """The limit is for what never happens: a machine that is busy with other things is given time."""
     deadline = time.monotonic() + seconds

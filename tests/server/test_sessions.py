@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.harness import HERE, PATIENCE, Connection, FakeServer, environment, receive, wait_until
+from server.harness import HERE, PATIENCE, Connection, FakeServer, environment, has_ended, receive, wait_until
 
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.server.workers.pool import STARTS
@@ -440,14 +440,6 @@ def test_what_forks_workers_is_started_anew(own_server: Callable[..., FakeServer
     for sock in socks:
         sock.close()
     assert re.search("session .* ended: ended$", server.stop(), re.M)  # nobody knows how
-
-
-def has_ended(pid: int) -> bool:
-    """Also one that nobody has reaped yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def test_a_session_outlives_its_daemon(own_server: Callable[..., FakeServer]) -> None:

@@ -10,13 +10,11 @@ functions read it.
 
 from __future__ import annotations
 
-import math
-
 from gpuvirt.soft import abi
 from gpuvirt.soft.analysis.basic_blocks import EXITED
 from gpuvirt.soft.codegen.context import Context
 from gpuvirt.soft.codegen.ir_builder import Val
-from gpuvirt.soft.ptx.block_shape import Shape, full_warps, is_class, many_warps
+from gpuvirt.soft.ptx.block_shape import Shape, full_warps, many_warps
 from gpuvirt.soft.ptx.layout import Program
 from gpuvirt.soft.ptx.opcodes import BARRIERS, Sync
 from gpuvirt.soft.ptx.types import LANES
@@ -90,17 +88,13 @@ def _read_state(e: Context, many: bool, local: bool) -> list[str]:
 
 def _last_warp(e: Context) -> list[str]:
     """%run.last: the number of the block's last warp, in which not every lane is a thread; %run.tail.lanes: those that are."""
-    if is_class(e.shape):  # in a row, or a plane
-        return [
-            f"  %run.last = add i32 {e.warps().s}, -1",
-            f"  %run.threads = mul i32 {e.threads(0).s}, {e.threads(1).s}",
-            f"  %run.tail.n = and i32 %run.threads, {LANES - 1}",
-            "  %run.tail.bit = shl i32 1, %run.tail.n",
-            "  %run.tail.lanes = add i32 %run.tail.bit, -1",
-        ]
     return [
         f"  %run.last = add i32 {e.warps().s}, -1",
-        f"  %run.tail.lanes = add i32 {(1 << math.prod(e.shape) % LANES) - 1}, 0",
+        f"  %run.threads.xy = mul i32 {e.threads(0).s}, {e.threads(1).s}",
+        f"  %run.threads = mul i32 %run.threads.xy, {e.threads(2).s}",
+        f"  %run.tail.n = and i32 %run.threads, {LANES - 1}",
+        "  %run.tail.bit = shl i32 1, %run.tail.n",
+        "  %run.tail.lanes = add i32 %run.tail.bit, -1",
     ]
 
 
