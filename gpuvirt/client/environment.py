@@ -110,6 +110,8 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
     if settings.capability is not None:
         found.append(Variable("GPUVIRT_CAPABILITY", settings.capability, "the compute capability that software GPUs report"))
     found += _waiting(settings)
+    if settings.quiet:
+        found.append(Variable("GPUVIRT_QUIET", "1", "nothing is said of what takes long"))
     if settings.stats:
         found.append(Variable("GPUVIRT_STATS", settings.stats, "file for the statistics at exit; - is stderr"))
     if settings.token:

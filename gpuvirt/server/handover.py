@@ -10,6 +10,7 @@ from gpuvirt.server.lease import Membership
 from gpuvirt.server.memory_usage import MemoryUsage
 from gpuvirt.server.session import Session
 from gpuvirt.server.worker_library import SessionConfig
+from gpuvirt.transport.handshake import HELLO_NOTICES
 
 
 @dataclass(frozen=True)
@@ -75,5 +76,6 @@ class Handovers:
             passed=[*passed],
             host_memory=self.host_memory_of(membership),
             seal=session.seal,
+            notices=bool(session.hello.flags & HELLO_NOTICES),
         )
         return Handover(config, end.descriptors, passed)

@@ -137,6 +137,7 @@ class SessionConfig:
         host_memory: bytes of the host's memory that the worker may take, 0: no bound.
         seal: the link's secret (32 bytes) and its cipher (one byte), empty: the link is plain.
         restored: the session comes from another worker, in the image behind the descriptor "image".
+        notices: the client shows notices to its user.
     """
 
     session: int
@@ -161,6 +162,7 @@ class SessionConfig:
     host_memory: int = 0
     seal: bytes = field(default=b"", repr=False)
     restored: bool = False
+    notices: bool = False
 
 
 def _declare(lib: ctypes.CDLL) -> None:
@@ -194,6 +196,7 @@ def _declare(lib: ctypes.CDLL) -> None:
     lib.worker_exporter_gone.argtypes, lib.worker_exporter_gone.restype = [handle, ctypes.c_uint64], None
     lib.worker_begin.argtypes, lib.worker_begin.restype = [handle], ctypes.c_int
     lib.worker_run.argtypes, lib.worker_run.restype = [handle, ctypes.c_char_p], ctypes.c_int
+    lib.worker_notice.argtypes, lib.worker_notice.restype = [handle, ctypes.c_char_p], None
     lib.worker_get_figures.argtypes, lib.worker_get_figures.restype = [handle, ctypes.POINTER(WorkerFigures)], None
     lib.worker_close.argtypes, lib.worker_close.restype = [handle], None
     lib.worker_prepare_link.argtypes, lib.worker_prepare_link.restype = [ctypes.c_char_p], None
@@ -480,6 +483,12 @@ class Worker:
         with self._lock:
             if not self._closed:
                 self._lib.worker_client_gone(self._handle)
+
+    def notice(self, text: str) -> None:
+        """Tells the client a line for its user. Waits while the link is full."""
+        with self._inside() as open:
+            if open:
+                self._lib.worker_notice(self._handle, text.encode("utf-8", "replace"))
 
     def figures(self) -> dict[str, int]:
         found = WorkerFigures()

@@ -27,6 +27,7 @@ static void fill_hello(struct gv_hello *hello, const struct gv_link_options *o, 
     *hello = (struct gv_hello){
         .purpose = GV_HELLO_SESSION, .gpus = o->gpus, .memory = o->memory, .compute = o->compute, .priority = o->priority, .wait_ms = o->wait_ms};
     if (o->no_wait) hello->flags |= GV_HELLO_NO_WAIT;
+    if (o->notices) hello->flags |= GV_HELLO_NOTICES;
     memcpy(hello->launch, o->launch, sizeof hello->launch);
     memcpy(hello->lease, o->lease, sizeof hello->lease);
     memcpy(hello->token_id, o->token_id, GV_TOKEN_ID_SIZE);

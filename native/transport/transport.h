@@ -36,6 +36,7 @@ struct gv_link_options {
     int32_t priority;
     uint32_t wait_ms; /* for devices; 0: without a limit */
     bool no_wait;     /* refused instead of waiting for devices */
+    bool notices;     /* the worker may send notices */
     const char *program;
     uint8_t launch[16]; /* GPUVIRT_LAUNCH; zeros: none */
     uint8_t lease[16];  /* GPUVIRT_LEASE; zeros: none */

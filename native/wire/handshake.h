@@ -141,6 +141,7 @@ struct gv_offers {
 };
 
 #define GV_HELLO_NO_WAIT 1u /* SESSION: to be refused instead of waiting for devices */
+#define GV_HELLO_NOTICES 2u /* SESSION: the client shows notices (commands.toml) to its user */
 
 struct gv_hello {
     uint16_t purpose; /* GV_HELLO_* */
@@ -149,7 +150,7 @@ struct gv_hello {
     uint8_t token_id[GV_TOKEN_ID_SIZE]; /* which token (SESSION, CHECK, ENDED) */
     uint64_t session;                   /* CHANNEL, RESUME: the session it belongs to */
     uint32_t epoch;                     /* RESUME, CHANNEL: 0 for the first connection of its kind, higher for each that takes its place */
-    uint32_t flags;                     /* GV_HELLO_NO_WAIT; whoever reads it ignores what it does not know */
+    uint32_t flags;                     /* GV_HELLO_NO_WAIT, _NOTICES; whoever reads it ignores what it does not know */
     uint32_t pid;
     uint32_t gpus;    /* devices wanted; 0 under a lease: as many as it has */
     uint64_t memory;  /* bytes wanted per device, 0: what there is */

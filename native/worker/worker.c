@@ -192,6 +192,14 @@ EXPORT int worker_turn(struct worker *w, uint32_t device, uint32_t may, uint32_t
     return w->ops->compute_turn(w->backend, device, may, number) ? -1 : 0;
 }
 
+EXPORT void worker_notice(struct worker *w, const char *text) {
+    struct gv_evt_notice notice = {.text = text};
+    struct gv_record *out = worker_event(w, GV_OP_NOTICE, 0, gv_evt_notice_size(&notice));
+    if (!out) return;
+    gv_evt_notice_encode(&notice, out + 1);
+    worker_event_done(w);
+}
+
 EXPORT void worker_get_figures(struct worker *w, struct worker_figures *out) {
     struct gv_link_counts counts;
     gv_link_get_counts(w->link, &counts);

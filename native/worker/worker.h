@@ -95,6 +95,8 @@ int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch)
 void worker_client_gone(struct worker *w);
 /* Runs the session until the client says goodbye or is lost. Returns 0 after a goodbye, 1 when the client was lost, 2 after a protocol error; err says more. */
 int worker_run(struct worker *w, char *err);
+/* Tells the client a line for its user. Waits while the link is full. Any thread. */
+void worker_notice(struct worker *w, const char *text);
 /* Figures of the session so far, any thread (the daemon asks for `devices` and `ps`). */
 struct worker_figures {
     uint64_t commands, launches, bytes_in, bytes_out, memory_used;

@@ -147,6 +147,12 @@ static bool read_options(struct gv_link_options *o, char *err, size_t room) {
         return false;
     }
     if (!read_waiting(o, err, room)) return false;
+    bool quiet;
+    if (!parse_bool(shim_setting("QUIET", "0"), &quiet)) {
+        snprintf(err, room, "GPUVIRT_QUIET=%s is neither yes nor no", shim_setting("QUIET", "0"));
+        return false;
+    }
+    o->notices = !quiet;
     read_name(shim_setting("LAUNCH", ""), o->launch); /* anything else names none */
     o->notice = notice;
     o->gpus = (uint32_t)n;

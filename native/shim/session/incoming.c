@@ -80,6 +80,13 @@ static int on_console(const void *body, uint32_t size) {
     return 0;
 }
 
+static int on_notice(const void *body, uint32_t size) {
+    struct gv_evt_notice e;
+    if (gv_evt_notice_decode(&e, body, size)) return -1;
+    shim_log("%s", e.text);
+    return 0;
+}
+
 int incoming_handle(const struct gv_record *record, const char **why) {
     static char text[96];
     const void *body = record + 1;
@@ -92,6 +99,7 @@ int incoming_handle(const struct gv_record *record, const char **why) {
     case GV_OP_FAILED: bad = on_failed(record, body, size); break;
     case GV_OP_CALL_HOST: bad = on_call_host(body, size); break;
     case GV_OP_CONSOLE: bad = on_console(body, size); break;
+    case GV_OP_NOTICE: bad = on_notice(body, size); break;
     default: bad = -1;
     }
     if (bad) {

@@ -38,6 +38,7 @@
     LIE(HOST_FUNCTION)  /* unknown, twice, before its time, of another stream, failed */               \
     LIE(FAILED)         /* failures of commands and contexts, with texts that terminals obey */        \
     LIE(CONSOLE)                                                                                       \
+    LIE(NOTICE)     /* texts that terminals obey */                                                    \
     LIE(UNKNOWN)    /* events that there are not */                                                    \
     LIE(EVENT_BODY) /* any event's bytes */                                                            \
     LIE(RECORD)     /* its header: size, number, epoch, flags */                                       \

@@ -358,6 +358,11 @@ static void blurt(uint32_t ctx) {
         SAY(console, GV_OP_CONSOLE, ctx, e);
         free((void *)e.text);
     }
+    if (lie(&dice, LIE_NOTICE)) {
+        for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = (char)(1 + roll(&dice, 255));
+        struct gv_evt_notice e = {.text = text + roll(&dice, 290)};
+        SAY(notice, GV_OP_NOTICE, ctx, e);
+    }
     if (lie(&dice, LIE_GONE)) server_gone();
 }
 

@@ -202,7 +202,8 @@ static void on_record(struct client *c, const struct gv_record *r) {
             client_wrong("record %llu, %s, has failed with %d (%s)", (unsigned long long)failed.failed_seq, gv_op_name((uint16_t)failed.op),
                          failed.status, failed.text);
         break;
-    case GV_OP_CONSOLE: break;
+    case GV_OP_CONSOLE:
+    case GV_OP_NOTICE: break;
     default: client_wrong("the worker sends a record of kind %u", r->op);
     }
 }

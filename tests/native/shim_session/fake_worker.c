@@ -346,6 +346,7 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
     struct gv_evt_failed failed = {
         .failed_seq = r->seq, .op = r->op, .status = 700, .sticky = c->kernel == FAKE_FAIL, .text = "illegal address 0x10"};
     struct gv_evt_console console = {.text = c->params, .text_size = c->params_size};
+    struct gv_evt_notice notice = {.text = c->params};
     struct gv_evt_data_inline data = {.tag = c->module, .data = "1234567", .data_size = 7};
     switch (c->kernel) {
     case FAKE_EXIT: _exit(0);
@@ -369,6 +370,7 @@ static void on_launch(const struct gv_record *r, const struct gv_cmd_launch *c) 
     case FAKE_FAIL:
     case FAKE_SOFT_FAIL: SEND(failed, GV_OP_FAILED, failed); break;
     case FAKE_PRINT: SEND(console, GV_OP_CONSOLE, console); break;
+    case FAKE_NOTICE: SEND(notice, GV_OP_NOTICE, notice); break;
     case FAKE_FLOOD:
         for (uint64_t i = 0; i < c->module; i++) completed(77, i, 0, 0);
         break;

@@ -33,6 +33,7 @@ enum fake_order {
     FAKE_FAIL,         /* says that this launch failed and took its context along */
     FAKE_SOFT_FAIL,    /* says that this launch failed */
     FAKE_PRINT,        /* prints what is in params */
+    FAKE_NOTICE,       /* has what is in params, which ends with a NUL, said to the user */
     FAKE_FLOOD,        /* sends `module` completions of the stream 77 that nobody has */
     FAKE_FLOOD_HELD,   /* sends `module` completions of the streams 6 and 7 in turn, each for a payload that never comes */
     FAKE_HOLD_TWO,     /* completes command `module` of the stream 6 and then the one behind it, of the stream 7, both after the first payload */

@@ -30,7 +30,7 @@ FAILING_ATTACHES = [
 WORKING_ATTACHES = ["attach", "attach_reply_addresses"]
 WORK = [
     "calls", "copies_out", "copies_out_unattended", "copies_in", "lent", "worker_named_payloads", "thirty_two_threads", "host_functions",
-    "behind_a_host_function", "late_functions", "failures", "prints", "prints_into_nothing", "floods", "many_posts", "random_events",
+    "behind_a_host_function", "late_functions", "failures", "prints", "notices", "prints_into_nothing", "floods", "many_posts", "random_events",
 ]  # fmt: skip
 LOSSES = [
     "lost_in_a_call", "lost_in_many_waits", "lost_on_a_full_ring", "lost_in_a_payload_out", "lost_in_a_payload_in", "lost_while_idle",
@@ -119,6 +119,8 @@ def test_works(runs: ConcurrentRuns, request: pytest.FixtureRequest, build: str,
     done = runs.result(request)
     if scenario == "prints":
         assert done.stdout == "".join(f"line {i}\n" for i in range(50)) + "after\n"
+    elif scenario == "notices":
+        assert said(done) == ["gpuvirt: the first", r"gpuvirt: \x1b[2J\n"] and not done.stdout
     elif scenario == "failures":
         lines = said(done)
         assert len(lines) == 2 and "launch (command 2) failed" in lines[0] and "illegal address 0x10" in lines[1] and "context is lost" in lines[1]

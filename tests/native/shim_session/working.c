@@ -314,6 +314,16 @@ static int prints(struct fake *f) {
     return 0;
 }
 
+/* On stderr, in one printable line each. */
+static int notices(struct fake *f) {
+    (void)f;
+    static struct session_stream s;
+    set_up(&s, 5);
+    CHECK(post_order(FAKE_NOTICE, 0, "the first", sizeof "the first") && post_order(FAKE_NOTICE, 0, "\x1b[2J\n", sizeof "\x1b[2J\n"));
+    CHECK(session_wait_stream(&s, post_marked_fence(&s)) == 0);
+    return 0;
+}
+
 /* Standard output is a pipe that nobody reads any more: no signal, no end of the session. */
 static int prints_into_nothing(struct fake *f) {
     (void)f;
@@ -362,6 +372,7 @@ const struct scenario work_scenarios[] = {
     {"late_functions", FAKE_ATTACH, late_functions, NULL, 0},
     {"failures", FAKE_ATTACH, failures, NULL, 0},
     {"prints", FAKE_ATTACH, prints, NULL, 0},
+    {"notices", FAKE_ATTACH, notices, NULL, 0},
     {"prints_into_nothing", FAKE_ATTACH, prints_into_nothing, NULL, 0},
     {"floods", FAKE_ATTACH, floods, NULL, 0},
     {"many_posts", FAKE_ATTACH, many_posts, NULL, 0},

@@ -380,6 +380,7 @@ struct worker *worker_open(const struct worker_config *c, char *err) {
 int worker_add_channel(struct worker *w, int32_t channel, int32_t fd) { return (void)w, (void)channel, (void)fd, 1; }
 int worker_resume(struct worker *w, int32_t channel, int32_t fd, uint32_t epoch) { return (void)w, (void)channel, (void)fd, (void)epoch, 1; }
 void worker_client_gone(struct worker *w) { (void)w; }
+void worker_notice(struct worker *w, const char *text) { (void)w, (void)text; }
 void worker_get_figures(struct worker *w, struct worker_figures *f) { (void)w, memset(f, 0, sizeof *f); }
 void worker_close(struct worker *w) { free(w); }
 int worker_run(struct worker *w, char *err) {
