@@ -108,7 +108,7 @@ class _Compiler:
     """A worker's own part of it; keeps alive what the C side points to."""
 
     def __init__(self, boxed: bool, helper_user: int) -> None:
-        from gpuvirt.soft.host import compile_time, ctypes_bridge, kernel_log, module_registry, object_cache
+        from gpuvirt.soft.host import compile_progress, compile_time, ctypes_bridge, kernel_log, module_registry, object_cache, precompile
 
         self.bridge: Any = ctypes_bridge.Bridge()
         self.address: int = self.bridge.address
@@ -116,8 +116,11 @@ class _Compiler:
         self.keep_in = object_cache.use
         self.open_log = kernel_log.open_file
         self.bound_time = compile_time.WATCH.start
+        self.tell_progress = compile_progress.PROGRESS.start
         if boxed:
-            module_registry.IMPROVER.fork_helper(box.helper(helper_user, HOST_MEMORY).close, box.no_more_processes)
+            helpers = [module_registry.IMPROVER.helper, *([module_registry.PRECOMPILER.helper] if precompile.threads() else [])]
+            for helper in helpers:
+                helper.fork(box.helper(helper_user, HOST_MEMORY).close, box.no_more_processes)
 
 
 def _use_caches(library: WorkerLibrary, compiler: _Compiler | None, config: SessionConfig, folder: int, expected: str) -> None:
@@ -204,6 +207,8 @@ def _run(
     _tell(daemon, {"op": "opened"})
     if compiler is not None:
         compiler.bound_time(lambda: _compiled_too_long(daemon))
+        if config.notices:
+            compiler.tell_progress(worker.notice)
     wish = _Wish(daemon)
     worker.ask_room(lambda device, bytes: wish.say({"op": "room", "device": device, "bytes": bytes}))
     worker.ask_exports(lambda what, number, name: _ask_export(daemon, wish, what, number, name))

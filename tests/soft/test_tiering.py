@@ -1,11 +1,9 @@
-"""Tiering: kernels get quick code first and good code after some run time: during a launch, without a pause, and when the helper process fails."""
+"""Tiering: kernels get quick code first and good code after some run time, during a launch and without a pause."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +42,7 @@ def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tierin
     own = tiering.Improver()
     monkeypatch.setattr(module_registry, "IMPROVER", own)
     yield own
-    own.close()
+    own.helper.close()
 
 
 def until(condition: Callable[[], bool], seconds: float = 100) -> bool:
@@ -112,25 +110,6 @@ def test_code_changes_between_the_blocks_of_one_grid(improver: tiering.Improver)
     assert not launch.is_alive() and (out == expected(blocks * 128, n)).all()
 
 
-def test_a_helper_that_dies_is_replaced_and_given_up_in_the_end(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert improver._compile(b"no lz4") is None  # an error in the helper is no death
-    helper = improver._helper
-    assert helper is not None and helper.poll() is None
-    helper.send_signal(signal.SIGKILL)
-    helper.wait()
-    assert improver._compile(b"no lz4") is None
-    assert improver._helper is not None and improver._helper is not helper
-    monkeypatch.setattr(tiering, "_start", lambda: subprocess.Popen(["/bin/false"], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-    improver._helper.kill()
-    improver._helper.wait()
-    assert improver._compile(b"no lz4") is None and improver._failures == tiering.ATTEMPTS
-    k = Kernels(ROUNDS)
-    out = np.zeros(128, np.uint32)
-    for _ in range(20):
-        k.launch("rounds", 1, 128, out, np.uint32(1000))
-    assert (out == expected(128, 1000)).all()
-
-
 def test_a_module_that_goes_takes_its_wishes_along(improver: tiering.Improver) -> None:
     k = Kernels(ROUNDS)
     k.launch("rounds", 1, 32, np.zeros(32, np.uint32), np.uint32(1))
@@ -142,34 +121,12 @@ def test_a_module_that_goes_takes_its_wishes_along(improver: tiering.Improver) -
     wish.use(b"nothing is done with it")
 
 
-PARENT = """
-import sys, time
-from gpuvirt.soft.host import tiering
-improver = tiering.Improver()
-assert improver._compile(b"no lz4") is None
-print(improver._helper.pid, flush=True)
-if sys.argv[1] == "wait": time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("end", ["leaves", "killed"])
-def test_the_helper_ends_with_its_parent(end: str) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, "wait" if end == "killed" else ""], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    helper = int(parent.stdout.readline())
-    if end == "killed":
-        os.kill(helper, 0)
-        parent.kill()
-    assert parent.wait(100) == (-9 if end == "killed" else 0)
-    assert until(lambda: not Path(f"/proc/{helper}").exists() or "\nState:\tZ" in Path(f"/proc/{helper}/status").read_text())
-    parent.stdout.close()
-
-
 def test_a_launch_does_not_wait_for_the_helper(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The helper is stopped in the middle: other kernels compile and hot ones go on."""
-    assert improver._compile(b"no lz4") is None
-    helper = improver._helper
-    assert helper is not None
+    assert improver.helper.compile(b"no lz4", jit.GOOD) is None
+    assert improver.helper._running is not None
+    helper = improver.helper._running.process
+    assert isinstance(helper, subprocess.Popen)
     helper.send_signal(signal.SIGSTOP)
     try:
         out = np.zeros(128, np.uint32)
@@ -222,45 +179,3 @@ def test_quick_code_that_takes_too_much_stack_is_not_used(improver: tiering.Impr
         Kernels(text + f"// {room}\n").launch("wide", 1, 32, out)
         assert np.array_equal(out, want)
         assert levels[: len(made)] == made and frames[0] > n * 128 // 2
-
-
-FORKED = """
-import os, sys, time
-import lz4.block
-from gpuvirt.server.box import box
-from gpuvirt.soft.host import jit, tiering
-text = "define void @f() { ret void }"
-improver = tiering.Improver()
-def confine_more():
-    box.no_more_processes()
-    try:
-        os.fork()
-        os._exit(3)
-    except PermissionError:
-        pass
-    if os.path.exists(sys.argv[1]):
-        os.abort()  # as LLVM does with what it does not expect
-improver.fork_helper(box.helper(0, 8 << 30).close, confine_more)
-ir = lz4.block.compress(text.encode())
-print(improver._forked._pid, improver._compile(ir) == jit.compile_object(text, jit.GOOD), improver._compile(b"no lz4"), flush=True)
-open(sys.argv[1], "w").close()
-print(improver._compile(ir) is None, flush=True)
-os.unlink(sys.argv[1])
-print(improver._compile(ir) is not None, improver._failures, flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_forked_helper_compiles_in_a_box_of_its_own(tmp_path: Path) -> None:
-    """It outlives what crashes a compilation, makes no processes where it is given strangers' code, and ends with its parent."""
-    here = tmp_path / "crash"
-    parent = subprocess.Popen([sys.executable, "-c", FORKED, str(here)], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    helper, *said = parent.stdout.readline().split()
-    assert said == ["True", "None"]
-    status = Path(f"/proc/{helper}/status").read_text()
-    assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status and "CapEff:\t0000000000000000" in status
-    assert parent.stdout.readline() == "True\n" and parent.stdout.readline() == "True 0\n"
-    parent.kill()
-    parent.communicate()
-    assert until(lambda: not Path(f"/proc/{helper}").exists() or "\nState:\tZ" in Path(f"/proc/{helper}/status").read_text())

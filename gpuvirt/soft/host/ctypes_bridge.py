@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuvirt.soft.cuda_results import CUDA_ERROR_UNKNOWN
 from gpuvirt.soft.errors import SoftError, as_invalid_ptx
+from gpuvirt.soft.host import precompile
 from gpuvirt.soft.host.compile_time import WATCH
 from gpuvirt.soft.host.module_registry import Code, Compiler
 from gpuvirt.soft.ptx.linker import Input, link
@@ -50,6 +51,7 @@ BIND = ctypes.CFUNCTYPE(ctypes.c_int, _P, ctypes.c_uint64, ctypes.c_uint32, ctyp
 GET = ctypes.CFUNCTYPE(
     ctypes.c_int, _P, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32), ctypes.POINTER(SoftCode), _P, ctypes.c_size_t
 )
+PRECOMPILE = ctypes.CFUNCTYPE(None, _P, ctypes.c_uint64, ctypes.c_uint32, ctypes.POINTER(ctypes.c_uint32))
 UNLOAD = ctypes.CFUNCTYPE(None, _P, ctypes.c_uint64)
 
 
@@ -80,6 +82,7 @@ class SoftCompiler(ctypes.Structure):
         ("release_meta", RELEASE),
         ("module_bind", BIND),
         ("kernel_get", GET),
+        ("kernel_precompile", PRECOMPILE),
         ("module_unload", UNLOAD),
         ("link", LINK),
     )
@@ -96,6 +99,7 @@ class Bridge:
             RELEASE(self._release),
             BIND(self._bind),
             GET(self._get),
+            PRECOMPILE(self._precompile) if precompile.threads() else PRECOMPILE(),
             UNLOAD(self._unload),
             LINK(self._link),
         )
@@ -161,6 +165,9 @@ class Bridge:
         except BaseException as error:
             return self._fail(error, err, err_size)
         return 0
+
+    def _precompile(self, _self: int, module: int, number: int, block: Any) -> None:
+        self.compiler.kernel_precompile(module, number, (block[0], block[1], block[2]))
 
     def _unload(self, _self: int, module: int) -> None:
         self.compiler.module_unload(module)

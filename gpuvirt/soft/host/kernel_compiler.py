@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import lz4.block
 
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.host import jit, object_cache
+from gpuvirt.soft.host.compile_progress import PROGRESS
 from gpuvirt.soft.ptx.block_shape import Shape
 from gpuvirt.soft.ptx.module import Module
 
@@ -33,12 +35,16 @@ def cache_key(identity: str, level: int) -> str:
     return object_cache.name(f"{identity};{level}")
 
 
-def build(module: Module, kernel: str, shape: Shape, identity: str, careful: bool = False) -> Built:
+Compile = Callable[[str, int], bytes]  # as jit.compile_object
+
+
+def build(module: Module, kernel: str, shape: Shape, identity: str, careful: bool = False, compiled: Compile | None = None) -> Built:
     """The object code of a kernel, the best that the cache has, else made here.
 
     Args:
         identity: names module, kernel, shape, machine and compiler, and says whether the code is careful.
         careful: see pipeline.translate.
+        compiled: None: jit.compile_object.
     """
     for level in (jit.GOOD, jit.QUICK):
         found = object_cache.read(cache_key(identity, level))
@@ -47,15 +53,23 @@ def build(module: Module, kernel: str, shape: Shape, identity: str, careful: boo
                 description = pipeline.Description.unpack(found[0])
                 start = description.ir_bytes
                 return Built(level, found[1][start:], description, found[1][:start])
-    text, description, _ = pipeline.translate(module, kernel, shape, careful)
-    level = jit.QUICK if len(text) >= LARGE else jit.GOOD
-    code = jit.compile_object(text, level)
-    if level == jit.QUICK and jit.large_frames(code) > QUICK_STACK:
-        level, code = jit.GOOD, jit.compile_object(text, jit.GOOD)
+    with PROGRESS.compiling(kernel):
+        text, description, _ = pipeline.translate(module, kernel, shape, careful)
+        level, code = _compiled(text, compiled or jit.compile_object)
     ir = lz4.block.compress(text.encode()) if level == jit.QUICK else b""
     description.ir_bytes = len(ir)
     object_cache.write(cache_key(identity, level), description.pack(), ir + code)
     return Built(level, code, description, ir)
+
+
+def _compiled(text: str, compiled: Compile) -> tuple[int, bytes]:
+    """The level and the object; a large kernel gets quick code."""
+    if len(text) < LARGE:
+        return jit.GOOD, compiled(text, jit.GOOD)
+    code = compiled(text, jit.QUICK)
+    if jit.large_frames(code) > QUICK_STACK:
+        return jit.GOOD, compiled(text, jit.GOOD)
+    return jit.QUICK, code
 
 
 def keep_good(identity: str, description: pipeline.Description, code: bytes) -> None:

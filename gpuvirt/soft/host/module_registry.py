@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import threading
@@ -14,6 +15,8 @@ from gpuvirt.soft.codegen import preemption, target
 from gpuvirt.soft.codegen.symbols import ENTRY
 from gpuvirt.soft.errors import BadCall, SoftError, as_invalid_ptx
 from gpuvirt.soft.host import jit, kernel_compiler, kernel_log
+from gpuvirt.soft.host.compile_time import WATCH
+from gpuvirt.soft.host.precompile import NotCompiled, Precompiler
 from gpuvirt.soft.host.tiering import Improver, Tier, Wish
 from gpuvirt.soft.pipeline import Description
 from gpuvirt.soft.ptx import metadata
@@ -39,6 +42,7 @@ class Code:
 
 CAREFUL = 1 << 31  # beside a kernel's number
 IMPROVER = Improver()
+PRECOMPILER = Precompiler()
 
 
 class _Slot:
@@ -61,13 +65,25 @@ class LoadedModule:
         self.lock = threading.Lock()
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A kernel that is asked for: its number in the module, the launch's block, and the shape, or class of shapes, for which it is compiled."""
+
+    loaded: LoadedModule
+    number: int
+    block: Shape
+    shape: Shape
+    careful: bool
+    slot: _Slot
+
+
 class Compiler:
     """All modules of a process. Methods may be called from any thread; they raise SoftError."""
 
     def __init__(self) -> None:
         self.modules: dict[int, LoadedModule] = {}
         self.lock = threading.Lock()
-        self.improver = IMPROVER
+        self.improver, self.precompiler = IMPROVER, PRECOMPILER
 
     def module_load(self, module: int, image: bytes) -> bytes:
         """Indexes an image; returns its metadata (native/wire/module_meta.h)."""
@@ -101,6 +117,25 @@ class Compiler:
 
     def kernel_get(self, module: int, number: int, block: Shape) -> Code:
         """The code of a kernel for a block shape; compiles it if need be. With CAREFUL: code that takes nothing for granted."""
+        asked = self._asked(module, number, block)
+        with asked.slot.lock:
+            return self._ready(asked)
+
+    def kernel_precompile(self, module: int, number: int, block: Shape) -> None:
+        """The same in the background, for a launch that will ask for it: nobody waits for it, or hears of an error."""
+        self.precompiler.add(lambda: self._precompile(module, number, block))
+
+    def _precompile(self, module: int, number: int, block: Shape) -> None:
+        with contextlib.suppress(SoftError):
+            asked = self._asked(module, number, block)
+            if asked.slot.lock.acquire(blocking=False):  # else somebody compiles it
+                try:
+                    with WATCH.bounded():
+                        self._ready(asked, self.precompiler.compile)
+                finally:
+                    asked.slot.lock.release()
+
+    def _asked(self, module: int, number: int, block: Shape) -> _Asked:
         loaded = self._module(module)
         careful = bool(number & CAREFUL)
         number &= CAREFUL - 1
@@ -111,25 +146,36 @@ class Compiler:
         shape = block if metadata.required_block(loaded.index.kernels[number]) else class_of(block)
         with loaded.lock:
             slot = loaded.slots.setdefault((number, shape, careful), _Slot())
-        with slot.lock:
-            if slot.error is not None:
-                raise slot.error
-            if slot.code is None:
-                begin = time.monotonic()
-                try:
-                    slot.code = self._compile(loaded, number, shape, careful)
-                except SoftError as error:
-                    slot.error = error
-                    raise
-                kernel_log.ready(loaded.digest, loaded.index.kernels[number].name, block, time.monotonic() - begin)
-            return slot.code
+        return _Asked(loaded, number, block, shape, careful, slot)
 
-    def _compile(self, loaded: LoadedModule, number: int, shape: Shape, careful: bool) -> Code:
-        func = loaded.index.kernels[number]
+    def _ready(self, asked: _Asked, compiled: kernel_compiler.Compile | None = None) -> Code:
+        """Its code, which is made if need be. The slot is locked.
+
+        Args:
+            compiled: as of kernel_compiler.build.
+        """
+        slot, loaded = asked.slot, asked.loaded
+        if slot.error is not None:
+            raise slot.error
+        if slot.code is None:
+            begin = time.monotonic()
+            try:
+                slot.code = self._compile(asked, compiled)
+            except NotCompiled:
+                raise
+            except SoftError as error:
+                slot.error = error
+                raise
+            kernel_log.ready(loaded.digest, loaded.index.kernels[asked.number].name, asked.block, time.monotonic() - begin)
+        return slot.code
+
+    def _compile(self, asked: _Asked, compiled: kernel_compiler.Compile | None) -> Code:
+        loaded, shape, careful = asked.loaded, asked.shape, asked.careful
+        func = loaded.index.kernels[asked.number]
         modes = f"{';careful' if careful else ''}{';preemptible' if preemption.wanted() else ''}"
         identity = f"{loaded.digest};{func.name};{shape};{target.key_of_machine()};{own_version()}{modes}"
         with as_invalid_ptx(f"the kernel '{func.name}'"):
-            built = kernel_compiler.build(loaded.index, func.name, shape, identity, careful)
+            built = kernel_compiler.build(loaded.index, func.name, shape, identity, careful, compiled)
         description = built.description
         missing = [g for g in description.globals if g not in loaded.addresses]
         if missing:

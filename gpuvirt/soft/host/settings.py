@@ -7,11 +7,11 @@ import os
 from gpuvirt.errors import GpuvirtError
 from gpuvirt.soft import pipeline
 from gpuvirt.soft.codegen import preemption, target
-from gpuvirt.soft.host import compile_time, kernel_log
+from gpuvirt.soft.host import compile_time, kernel_log, precompile
 from gpuvirt.soft.ptx import block_shape
 
 PREFIX = "GPUVIRT_SOFT_"
-NAMES = ("ISA", "LOG", "DUMP", "LANES", "SCHEDULE", "SHAPES", "COMPILE_LIMIT")
+NAMES = ("ISA", "LOG", "DUMP", "LANES", "SCHEDULE", "SHAPES", "PRECOMPILE", "COMPILE_LIMIT")
 
 
 def check_settings() -> None:
@@ -32,3 +32,4 @@ def check_settings() -> None:
     pipeline.shown_passes()
     kernel_log.check()
     compile_time.limit()
+    precompile.threads()

@@ -65,6 +65,8 @@ struct soft_compiler {
     int (*module_bind)(void *self, uint64_t module, uint32_t n_globals, const uint64_t *addresses, char *err, size_t err_size);
     /* Compiles kernel number `kernel` (metadata order, perhaps with SOFT_CAREFUL) for this block shape, or finds it in the cache. May take seconds. */
     int (*kernel_get)(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3], struct soft_code *code, char *err, size_t err_size);
+    /* Has it compiled in the background for a launch that is queued and will call kernel_get; an error is told there. Waits for the GIL alone. NULL: nothing is compiled so. */
+    void (*kernel_precompile)(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3]);
     void (*module_unload)(void *self, uint64_t module);
     /* Makes one PTX text, NUL included, of several inputs; release_meta frees it. */
     int (*link)(void *self, uint32_t n, const struct soft_link_input *inputs, void **image, size_t *size, char *err, size_t err_size);

@@ -18,6 +18,7 @@ struct soft_kernel {
     _Atomic uint32_t max_dynamic;  /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
     _Atomic uint32_t cluster[3];   /* CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH and so on: what launches are made of that name no cluster, or 0 */
     _Atomic bool nonportable;      /* CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED */
+    _Atomic uint32_t precompiled;  /* the block of the last launch that found its code there or has had it compiled (launch.c), 0: none */
     struct soft_variant *variants; /* under module.lock; never removed before the module goes */
 };
 

@@ -114,6 +114,6 @@ static int link_them(void *self, uint32_t n, const struct soft_link_input *input
 }
 
 struct soft_compiler *soft_modules(void) {
-    static struct soft_compiler table = {NULL, load, release, bind, get, unload, link_them};
+    static struct soft_compiler table = {NULL, load, release, bind, get, NULL, unload, link_them};
     return &table;
 }

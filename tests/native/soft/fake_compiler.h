@@ -114,7 +114,7 @@ static void fake_unload(void *self, uint64_t module) {
 }
 
 static inline struct soft_compiler fake_table(struct fake_compiler *f) {
-    return (struct soft_compiler){f, fake_load, fake_release, fake_bind, fake_get, fake_unload, NULL};
+    return (struct soft_compiler){f, fake_load, fake_release, fake_bind, fake_get, NULL, fake_unload, NULL};
 }
 
 #endif

@@ -41,11 +41,16 @@ static const struct soft_code *find(struct gv_module *m, uint32_t kernel, const 
     return NULL;
 }
 
-/* The kernel compiled for this block shape. Two streams may compile the same one at the same time; the compiler's cache answers the second. */
-static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3], bool careful, const struct soft_code **out, char *err) {
+static const struct soft_code *find_locked(struct gv_module *m, uint32_t kernel, const uint32_t block[3], bool careful) {
     pthread_mutex_lock(&m->lock);
     const struct soft_code *code = find(m, kernel, block, careful);
     pthread_mutex_unlock(&m->lock);
+    return code;
+}
+
+/* The kernel compiled for this block shape. Two streams may compile the same one at the same time; the compiler's cache answers the second. */
+static int compiled(struct gv_module *m, uint32_t kernel, const uint32_t block[3], bool careful, const struct soft_code **out, char *err) {
+    const struct soft_code *code = find_locked(m, kernel, block, careful);
     if (code) {
         *out = code;
         return 0;
@@ -164,6 +169,18 @@ static void launch_drop(struct gv_stream *s, struct op *op) {
     soft_module_drop(((struct launch_op *)op)->module);
 }
 
+/* A launch that was queued behind others has its kernel compiled meanwhile. Most are of a kernel that was launched before: they pay for one load. */
+static void precompile(struct gv_stream *s, uint64_t before, struct gv_module *m, uint32_t kernel, const uint32_t block[3]) {
+    const struct soft_compiler *compiler = m->context->backend->compiler;
+    _Atomic uint32_t *last = &m->kernels[kernel].precompiled;
+    uint32_t packed = block[0] | block[1] << 11 | block[2] << 22; /* at most 1024, 1024 and 64 */
+    if (!compiler->kernel_precompile || atomic_load_explicit(last, memory_order_relaxed) == packed) return;
+    bool there = find_locked(m, kernel, block, false);
+    if (!there && soft_stream_passed(s, before)) return; /* the stream compiles it now */
+    atomic_store_explicit(last, packed, memory_order_relaxed);
+    if (!there) compiler->kernel_precompile(compiler->self, m->id, kernel, block);
+}
+
 int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     int rc = check(launch);
     uint32_t cluster[3];
@@ -182,5 +199,8 @@ int soft_launch(struct gv_stream *s, const struct gv_launch *launch) {
     if (launch->params_size) memcpy(l->params, launch->params, launch->params_size);
     soft_module_hold(l->module);
     l->bindings = soft_bindings_take(l->module);
-    return soft_stream_push(s, &l->op);
+    uint64_t before = soft_stream_position(s);
+    rc = soft_stream_push(s, &l->op);
+    if (!rc) precompile(s, before, launch->module, launch->kernel, launch->block);
+    return rc;
 }
