@@ -15,7 +15,7 @@ from server.test_host_memory import COMPILES
 pytestmark = pytest.mark.slow
 
 BEHIND = Path(__file__).parent / "programs/launches_behind.py"
-LINE = r"gpuvirt: compiling kernels for the software GPU: 0 are ready after \d+ s, now k"
+LINE = r"gpuvirt: compiling kernels for software GPUs: 0 are ready after \d+ s, now k"
 LARGE = "20000"  # instructions of COMPILES: several seconds
 
 

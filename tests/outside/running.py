@@ -70,7 +70,7 @@ class Place:
     def run(self, line: Sequence[str | Path], cwd: Path, more: Mapping[str, str] | None = None, alive: Callable[[], float] | None = None) -> End:
         """Runs a command with GPUs. alive: when (time.monotonic) it last did something, where the limit is for standing still."""
         url = self.servers.url()
-        gpuvirt = [sys.executable, "-P", "-m", "gpuvirt", "run", "--pool", url, "--gpus", str(self.gpus), "--link", self.link, "--"]
+        gpuvirt = [sys.executable, "-P", "-m", "gpuvirt", "run", "--pool", url, "--gpus", str(self.gpus), "--link", self.link, "-q", "--"]
         end = run_limited([*gpuvirt, *map(str, line)], cwd, clean_environment(**(more or {})), self.timeout, alive)
         if end.code != 0 and not answers(url):  # what it says is the server's end
             return self.run(line, cwd, more)

@@ -46,7 +46,7 @@ def test_after_a_second_and_each_time_after_twice_as_long(clock: Clock) -> None:
             assert progress.line() is None
             with progress.compiling("one beside it"):
                 clock.now += seconds
-            line = f"compiling kernels for the software GPU: {wanted}" if wanted else None
+            line = f"compiling kernels for software GPUs: {wanted}" if wanted else None
             assert progress.line() == line and progress.line() is None
     assert progress.line() is None
 
@@ -57,7 +57,7 @@ def test_what_fails_is_not_ready(clock: Clock) -> None:
         raise ValueError
     with progress.compiling("_Z" + "n" * 100):
         clock.now += 1
-        assert progress.line() == f"compiling kernels for the software GPU: 0 are ready after 1 s, now _Z{'n' * 55}..."
+        assert progress.line() == f"compiling kernels for software GPUs: 0 are ready after 1 s, now _Z{'n' * 55}..."
 
 
 def test_a_thread_says_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class CompileProgress:
                 return None
             while self._due <= seconds:
                 self._due *= 2
-            return f"compiling kernels for the software GPU: {self._made} are ready after {seconds:.0f} s, now {_short(self._under_way[0])}"
+            return f"compiling kernels for software GPUs: {self._made} are ready after {seconds:.0f} s, now {_short(self._under_way[0])}"
 
     def _so_far(self) -> float:
         return self._seconds + (time.monotonic() - self._since if self._under_way else 0)
