@@ -24,6 +24,7 @@ struct fake_compiler {
     _Atomic pthread_t compiled_on; /* streams compile at the same time */
     uint64_t table, counter;       /* where the two globals of the last module lie */
     int fail_compilation;
+    uint32_t asked, asked_kernel, asked_threads; /* to precompile: how often, and what at last */
 };
 
 struct fake_blob {
@@ -107,6 +108,14 @@ static int fake_get(void *self, uint64_t module, uint32_t kernel, const uint32_t
     return 0;
 }
 
+static void fake_precompile(void *self, uint64_t module, uint32_t kernel, const uint32_t block[3]) {
+    struct fake_compiler *f = self;
+    (void)module;
+    f->asked++;
+    f->asked_kernel = kernel;
+    f->asked_threads = block[0] * block[1] * block[2];
+}
+
 static void fake_unload(void *self, uint64_t module) {
     struct fake_compiler *f = self;
     (void)module;
@@ -114,7 +123,7 @@ static void fake_unload(void *self, uint64_t module) {
 }
 
 static inline struct soft_compiler fake_table(struct fake_compiler *f) {
-    return (struct soft_compiler){f, fake_load, fake_release, fake_bind, fake_get, NULL, fake_unload, NULL};
+    return (struct soft_compiler){f, fake_load, fake_release, fake_bind, fake_get, fake_precompile, fake_unload, NULL};
 }
 
 #endif

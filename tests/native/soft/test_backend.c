@@ -93,6 +93,46 @@ static void test_launch(void) {
     close_all();
 }
 
+/* Asked for where a launch is behind others and its code is not there: once for each block shape in a row, and not by launches that run at once. */
+static void test_precompile(void) {
+    open_plain();
+    struct gv_stream *s = stream(CU_STREAM_NON_BLOCKING);
+    struct gv_module *m = module();
+    struct scale_params p = {(uint32_t *)(uintptr_t)mem, 1, 0};
+    uint32_t before = compiler.asked;
+    CHECK_INT(launch(s, m, SCALE, 1, 32, &p, sizeof p), 0);
+    CHECK_INT(sync_stream(s), 0);
+    CHECK_INT(compiler.asked, before);
+    struct door d = {0};
+    CHECK_INT(ops->gate(s, stand, &d), 0);
+    CHECK_INT(launch(s, m, SCALE, 1, 32, &p, sizeof p), 0); /* has been compiled */
+    CHECK_INT(compiler.asked, before);
+    CHECK_INT(launch(s, m, MEETS, 0, 32, NULL, 0), 1); /* is none */
+    CHECK_INT(compiler.asked, before);
+    for (int i = 0; i < 3; i++) CHECK_INT(launch(s, m, SCALE, 1, 64, &p, sizeof p), 0);
+    CHECK(compiler.asked == before + 1 && compiler.asked_kernel == SCALE && compiler.asked_threads == 64);
+    struct gv_launch l = {.module = m, .kernel = SCALE, .grid = {1, 1, 1}, .block = {1, 64, 1}, .params = &p, .params_size = sizeof p};
+    CHECK_INT(ops->launch(s, &l), 0); /* as many threads, in another shape */
+    CHECK(compiler.asked == before + 2 && compiler.asked_kernel == SCALE && compiler.asked_threads == 64);
+    CHECK_INT(launch(s, m, SHARES, 1, 64, NULL, 0), 0);
+    CHECK(compiler.asked == before + 3 && compiler.asked_kernel == SHARES && compiler.asked_threads == 64);
+    open_door(&d);
+    CHECK_INT(sync_stream(s), 0);
+    struct door e = {0};
+    CHECK_INT(ops->gate(s, stand, &e), 0);
+    CHECK_INT(launch(s, m, SCALE, 1, 64, &p, sizeof p), 0);
+    CHECK_INT(launch(s, m, SHARES, 1, 64, NULL, 0), 0);
+    CHECK_INT(compiler.asked, before + 3);
+    table.kernel_precompile = NULL;
+    CHECK_INT(launch(s, m, SCALE, 1, 96, &p, sizeof p), 0);
+    open_door(&e);
+    CHECK_INT(sync_stream(s), 0);
+    CHECK_INT(compiler.asked, before + 3);
+    ops->module_unload(m);
+    ops->stream_destroy(s);
+    close_all();
+}
+
 static void test_compile_error(void) {
     open_plain();
     struct gv_module *m = module();
@@ -204,6 +244,7 @@ static const struct {
     {"copies", test_copies},
     {"illegal_copies", test_illegal_copies},
     {"launch", test_launch},
+    {"precompile", test_precompile},
     {"compile_error", test_compile_error},
     {"modules", test_modules},
     {"legacy_stream", test_legacy_stream},

@@ -24,6 +24,7 @@ BACKEND_TESTS = [
     "illegal_copies",
     "launch",
     "compile_error",
+    "precompile",
     "modules",
     "legacy_stream",
     "events",
