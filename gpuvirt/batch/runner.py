@@ -150,7 +150,8 @@ class Runner:
         try:
             port, attempt = free_port(), job.attempt + 1
             under = [at_lease(replace(found, settings=each), lease.status) for lease in leases]
-            variables_of = [apply(variables(replace(at.settings, lease=lease.id), at.status)) for at, lease in zip(under, leases, strict=True)]
+            chosen = [(replace(at.settings, lease=lease.id), at.status) for at, lease in zip(under, leases, strict=True)]
+            variables_of = [apply(variables(settings, status, job.command)) for settings, status in chosen]
             places = tuple((lease.status.address.url, lease.devices) for lease in leases)
             self._say(state=State.RUNNING, why="", attempt=attempt, started=time.time(), places=places)
             environments = [

@@ -29,7 +29,7 @@ def env(as_json: bool, **options: Any) -> None:
         raise click.UsageError("--local: a private local pool lives with its program; use `gpuvirt run --local`, or start one with `gpuvirt serve`")
     wanted = variables(settings, check_pool(named_pool(settings), settings.token))
     if as_json:
-        values = [{"name": v.name, "value": v.value, "prefix": v.prefix, "flags": v.flags, "comment": v.comment} for v in wanted]
+        values = [{"name": v.name, "value": v.value, "prefix": v.prefix, "suffix": v.suffix, "flags": v.flags, "comment": v.comment} for v in wanted]
         click.echo(json.dumps(values, indent=2))
         return
     for variable in wanted:

@@ -34,6 +34,7 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
     """
     from gpuvirt.client.connect import connected
     from gpuvirt.client.environment import apply, variables
+    from gpuvirt.client.launch_record import IDLE, VARIABLE, launch_record
     from gpuvirt.client.launcher import NotStarted, check_there, launch, reported
     from gpuvirt.client.settings import resolve
 
@@ -44,7 +45,7 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
             status = found.status
             if not settings.quiet:
                 announce(found, settings)
-            wanted = variables(found.settings, status)
+            wanted = variables(found.settings, status, command)
             news = [v.name for v in wanted if v.is_announced(os.environ)]
             if news and not settings.quiet:
                 click.echo(f"gpuvirt: software GPUs: setting {', '.join(news)} (-v shows all, -q is quiet)", err=True)
@@ -52,8 +53,12 @@ def run(command: tuple[str, ...], verbose: int, **options: Any) -> None:
                 for variable in wanted:
                     value = "..." if variable.name == "GPUVIRT_TOKEN" else variable.value
                     click.echo(f"gpuvirt: {variable.name}={value}  ({variable.comment})", err=True)
-            with reported(found) as extra:
-                code = launch(command, {**apply(wanted), **extra})
+            with reported(found) as extra, launch_record() as record:
+                named = {VARIABLE: str(record.path)} if record else {}
+                code = launch(command, {**apply(wanted), **extra, **named})
+                idle = record is not None and record.idle()
+            if idle and not settings.quiet:
+                click.echo(f"gpuvirt: {IDLE}", err=True)
     except NotStarted as error:
         click.echo(f"gpuvirt: {error}", err=True)
         code = error.code

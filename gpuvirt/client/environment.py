@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuvirt import paths
+from gpuvirt.client import cuda_libraries
 from gpuvirt.client.settings import Settings, format_compute
 from gpuvirt.client.userfault import may_watch_pages
 from gpuvirt.errors import GpuvirtError
@@ -32,7 +33,7 @@ class Variable:
     """One environment variable.
 
     Attributes:
-        prefix: `value` is put before the variable's present value, separated by a colon.
+        prefix: `value` is put before the variable's present value, separated by a colon; suffix: behind it.
         optional: a value that the user has set is kept.
         flags: the variable holds flags; `value` adds those that the user has not set. A value that is no flag (a file of flags) is kept.
     """
@@ -43,6 +44,7 @@ class Variable:
     prefix: bool = False
     optional: bool = False
     flags: bool = False
+    suffix: bool = False
 
     def merged(self, old: str | None) -> str:
         """The value to set, `old` being the present one."""
@@ -50,9 +52,12 @@ class Variable:
             given = [flag.partition("=")[0] for flag in old.split()]
             mine = [flag for flag in self.value.split() if flag.partition("=")[0] not in given]
             return old if not given or not given[0].startswith("-") else " ".join([*mine, old])
-        if not self.prefix or not old:
+        if not (self.prefix or self.suffix) or not old:
             return self.value
         mine = self.value.split(":")
+        if self.suffix:
+            there = old.split(":")
+            return ":".join([*there, *(part for part in mine if part not in there)])
         parts = (old.replace(" ", ":") if self.name == "LD_PRELOAD" else old).split(":")  # the loader accepts blanks, too
         return ":".join([*mine, *(part for part in parts if part and part not in mine)])
 
@@ -62,7 +67,9 @@ class Variable:
         if self.flags:  # of repeated flags the last one takes effect
             setting = f'export {self.name}={value}"${{{self.name}:+ ${self.name}}}"'
             return f'case "${{{self.name}:--}}" in -*) {setting};; esac'
-        if self.prefix:
+        if self.suffix:
+            value = f'"${{{self.name}:+${self.name}:}}"{value}'
+        elif self.prefix:
             value += f'"${{{self.name}:+:${self.name}}}"'
         elif self.optional:
             value = f'"${{{self.name}-{self.value}}}"'
@@ -74,8 +81,11 @@ class Variable:
         return (self.optional and old is None) or (self.flags and self.merged(old) != old)
 
 
-def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
+def variables(settings: Settings, status: PoolStatus, command: Sequence[str] = ()) -> list[Variable]:
     """All variables that a program needs to use this pool with these settings.
+
+    Args:
+        command: the program, if it is known.
 
     Raises:
         GpuvirtError: the libraries are not built, or their path has a space or a colon, which LD_PRELOAD cannot hold.
@@ -97,6 +107,8 @@ def variables(settings: Settings, status: PoolStatus) -> list[Variable]:
         Variable("GPUVIRT_POOL", status.address.url, "the server"),
         Variable("GPUVIRT_LINK", settings.link, "how to reach it: auto, shm, tcp, tcp(channels=4), verbs(rails=2), delay(rtt=30ms,rate=10gbit,tcp)"),
     ]
+    if there := cuda_libraries.folders(command, os.environ):
+        found.append(Variable("LD_LIBRARY_PATH", ":".join(there), "CUDA libraries of the program's Python", suffix=True))
     if settings.gpus:
         found.append(Variable("GPUVIRT_GPUS", str(settings.gpus), "how many GPUs"))
     if settings.lease:

@@ -356,6 +356,7 @@ int session_attach(void) {
         atomic_store(&session.attaching, 1);
         if (!attach(err, sizeof err)) {
             atomic_store_explicit(&session.attached, 1, memory_order_release);
+            launch_record_attached();
         } else {
             const char *lost = session_error_text(CUDA_ERROR_DEVICE_UNAVAILABLE); /* logged already */
             session_attach_text(*err || !lost ? err : lost);

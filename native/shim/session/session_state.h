@@ -210,6 +210,11 @@ void attach_in_child(void);
 void stats_write(int64_t launches);
 void gpuvirt_figures(uint64_t figures[3]);
 
+/* ---- launch_record.c ---- */
+void launch_record_attached(void);
+/* launches: as the worker counted them, -1: not known. */
+void launch_record_left(int64_t launches);
+
 /* ---- token.c ---- */
 struct token {
     uint8_t id[16], secret[32], server_key[32];

@@ -23,9 +23,6 @@ def environment(program: str, folder: Path, packages: Path | None = None) -> dic
     """What a user would not have to set, but for caches that are to be the test's own."""
     env = {"NUMBA_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
     env["PYTHONPATH"] = os.pathsep.join([*([str(packages)] if packages else []), str(HERE)])
-    if packages and program == "tensorflow":  # its wheel does not find all of NVIDIA's by itself, on any GPU
-        libraries = sorted(map(str, packages.glob("nvidia/*/lib")))
-        env["LD_LIBRARY_PATH"] = os.pathsep.join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     return env
 
 
