@@ -6,7 +6,7 @@
 #include "stream.h"
 #include "../../wire/clock.h"
 
-#define DRIVER_VERSION 13000      /* the lowest version that libraries of CUDA 13 accept; those of 12 accept it too */
+#define DRIVER_VERSION 13040      /* of the newest toolkit: a program that was built by a newer one than the driver makes machine code by itself */
 #define CAPABILITY 130            /* no library has machine code for it, so all of them load PTX */
 #define CLOSE_PATIENCE 1000000000 /* ns */
 

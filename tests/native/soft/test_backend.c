@@ -13,7 +13,7 @@ static void test_devices(void) {
     c.memory = 10 * MIB;
     open_with(&c);
     struct gv_device_info a, b, again;
-    CHECK_INT(ops->driver_version(backend), 13000);
+    CHECK_INT(ops->driver_version(backend), 13040);
     CHECK_INT(ops->device_info(backend, 0, &a), 0);
     CHECK_INT(ops->device_info(backend, 1, &b), 0);
     CHECK_INT(ops->device_info(backend, 2, &b), 101);
