@@ -5,6 +5,8 @@
 #include <link.h>
 #include <string.h>
 
+__thread void *linked_library;
+
 struct search {
     const char *name;
     void *library;
@@ -19,18 +21,20 @@ static int open_loaded(struct dl_phdr_info *info, size_t size, void *arg) {
 }
 
 void *linked_function(const char *name, const char *library, const void *caller) {
+    libc_dlsym *look_up = linked_libc_dlsym();
+    if (linked_library) return look_up(linked_library, name);
     Dl_info info, found;
     void *own = NULL, *function = NULL;
     if (dladdr(caller, &info) && info.dli_fname) own = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    if (own) function = dlsym(own, name);
+    if (own) function = look_up(own, name);
     /* The program itself is searched as everything is: it finds this library first. */
     if (function && dladdr(function, &found) && dladdr((const void *)&linked_function, &info) && found.dli_fbase == info.dli_fbase) function = NULL;
     if (own) dlclose(own);
-    if (!function) function = dlsym(RTLD_NEXT, name);
+    if (!function) function = look_up(RTLD_NEXT, name);
     if (!function) {
         struct search s = {.name = library};
         dl_iterate_phdr(open_loaded, &s);
-        if (s.library) function = dlsym(s.library, name);
+        if (s.library) function = look_up(s.library, name);
         if (s.library) dlclose(s.library); /* loaded as before */
     }
     return function;

@@ -1,7 +1,7 @@
 /* NVRTC for software GPUs. NVIDIA's library makes machine code for the devices that it knows (sm_90); asked for that, or for a device that it does not know,
  * it is asked for PTX instead, and what the program then gets as machine code is the PTX, which a software GPU loads as well.
  *
- * It is preloaded, so programs that are linked to NVRTC call it first. Those that open the library by themselves and take functions from it do not. */
+ * It is preloaded, so programs that are linked to NVRTC call it first; for those that open the library by themselves there is lookup.c. */
 #include <ctype.h>
 #include <pthread.h>
 #include <stdbool.h>

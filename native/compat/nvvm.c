@@ -1,7 +1,7 @@
 /* libNVVM for software GPUs. NVIDIA's library makes PTX for the architectures that it knows; asked for a newer one, as programs do that ask for their device's,
  * it is asked for the newest that it knows instead, whose PTX a software GPU loads as well.
  *
- * It is preloaded, so programs that are linked to libNVVM call it first. Those that open the library by themselves and take functions from it do not. */
+ * It is preloaded, so programs that are linked to libNVVM call it first; for those that open the library by themselves there is lookup.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import c_build
 import pytest
 from e2e.harness import HERE, Server, assert_right, run_program
 
@@ -81,6 +83,38 @@ def test_nvrtc(pool: Server, build: Callable[..., Path]) -> None:
     folder = Path(nvidia.cuda_nvrtc.__path__[0], "lib")
     library = next(folder.glob("libnvrtc.so.1*"))
     assert_right(run_program(pool, [build("nvrtc_cubin", "-Xlinker", f"{library},-rpath={folder}")]))
+
+
+def test_nvrtc_opened_by_the_program(pool: Server, tmp_path: Path) -> None:
+    """By dlopen and dlsym, as ctypes does: without native/compat/lookup.c sm_130 is an invalid option. Each library gets its own programs."""
+    import nvidia.cuda_nvrtc
+
+    folder = Path(nvidia.cuda_nvrtc.__path__[0], "lib")
+    library = next(folder.glob("libnvrtc.so.1*"))
+    another = tmp_path / library.name  # another file is another library
+    shutil.copy(library, another)
+    for file in folder.glob("libnvrtc-builtins*"):
+        shutil.copy(file, tmp_path / file.name)
+    line = [sys.executable, HERE / "programs" / "opens_nvrtc.py"]
+    assert_right(run_program(pool, [*line, library]))
+    assert_right(run_program(pool, [*line, another, library], LD_LIBRARY_PATH=str(tmp_path)))
+
+
+def test_other_look_ups_are_the_c_librarys(pool: Server, tmp_path: Path) -> None:
+    """Among them RTLD_NEXT, whose answer depends on who asks, and names of ours in other libraries."""
+    (tmp_path / "back.c").write_text("int nvrtcGetCUBIN(void) { return 7; }\nint value(void) { return 5; }\n")
+    (tmp_path / "front.c").write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n"
+        "int nvrtcGetCUBIN(void);\nint value(void) { return 1; }\nint linked(void) { return nvrtcGetCUBIN(); }\n"
+        'int behind(void) { int (*next)(void) = (int (*)(void))dlsym(RTLD_NEXT, "value"); return next ? next() : -1; }\n'
+    )
+    back = c_build.library(tmp_path / "libback.so", [tmp_path / "back.c"])
+    front = c_build.library(tmp_path / "libfront.so", [tmp_path / "front.c"], libraries=[f"-L{tmp_path}", "-lback", f"-Wl,-rpath,{tmp_path}"])
+    code = (
+        "import ctypes, sys\nfront, back = map(ctypes.CDLL, sys.argv[1:])\nprint(front.behind(), back.nvrtcGetCUBIN(), ctypes.CDLL(None).abs(-3))\n"
+        "try: back.nvrtcCompileProgram\nexcept AttributeError as error: print('undefined symbol' in str(error))"
+    )
+    assert run_program(pool, [sys.executable, "-c", code, front, back]).stdout == "5 7 3\nTrue\n"
 
 
 def test_nvvm(pool: Server, build: Callable[..., Path]) -> None:
