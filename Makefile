@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SECONDS ?= 3600
 FUZZ_SEED ?= $(shell date +%s)
 
-.PHONY: help setup demo test test-fast test-wide test-long test-rdma-vm fuzz check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
+.PHONY: help setup demo test test-fast test-wide test-long test-frameworks test-rdma-vm fuzz check lint bench coverage results clean gpu-probe gpu-check gpu-wheels
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make test       a test of everything, with deliberate faults that a test must catch"
 	@echo "make test-wide  more of the same: other links, libraries, sanitizers and examples, and the other deliberate faults"
 	@echo "make test-long  every library case, PyTorch, TensorFlow and JAX: hours"
+	@echo "make test-frameworks  a first program of each framework from its newest wheels: tens of gigabytes   (FRAMEWORKS='jax warp')"
 	@echo "make test-rdma-vm  links over verbs in a virtual machine, on the kernel's Soft-RoCE: four minutes or more   (PROGRAM=command)"
 	@echo "make fuzz       sessions by chance on the worker for SECONDS=$(SECONDS), then hostile servers against the client; what is found is kept in tests/fuzz"
 	@echo "make bench      what calls and copies cost beside the bare transport, what distance costs a training loop (15 minutes)"
@@ -117,6 +118,10 @@ test-wide: $(VENV)/.test $(VENV)/.built
 
 test-long: $(VENV)/.test $(VENV)/.built $(VENV)/torch/.installed $(VENV)/xla/.installed $(VENV)/clusters/.installed
 	$(PYTEST) -m "long"
+
+# A first program of each framework that users bring, in environments of their own: some 30 GB of downloads and 40 GB of disk; FRAMEWORKS='jax warp' for some.
+test-frameworks: $(VENV)/.test $(VENV)/.built
+	$(BIN)/python -m tests.frameworks $(FRAMEWORKS)
 
 # Links over verbs in a virtual machine with the kernel's Soft-RoCE: downloads 90 MB of Debian's packages, installs nothing. 77: it cannot run here.
 test-rdma-vm: $(VENV)/.test $(VENV)/.built
