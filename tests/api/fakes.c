@@ -10,7 +10,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-EXPORT int fake_result, fake_broken, fake_initialized = 1, fake_forked, fake_version = 13000, fake_lost_text;
+EXPORT int fake_result, fake_broken, fake_initialized = 1, fake_forked, fake_version = 13000, fake_lost_text, fake_software;
 EXPORT const char *fake_called = "";
 EXPORT CUstream fake_stream, fake_default_stream;
 EXPORT char fake_log[65536];
@@ -52,7 +52,7 @@ CUresult impl_cuDriverGetVersion(int *version) {
 
 CUresult impl_cuDeviceGetName(char *name, int size, CUdevice device) {
     (void)device;
-    snprintf(name, (size_t)size, "a \"fake\"\ndevice");
+    snprintf(name, (size_t)size, "%s", fake_software ? "gpuvirt software GPU" : "a \"fake\"\ndevice");
     return fake_call("impl_cuDeviceGetName", NULL);
 }
 

@@ -93,6 +93,21 @@ def test_what_tensorflow_starts_with(fake_nvml: Path) -> None:
     assert run(fake_nvml, code) == ["6 2", "[0, 0, 6, 2, 2, 2, 2, 2]", "3 3 3", "Not Supported"]
 
 
+def test_the_link_of_a_software_gpu(fake_nvml: Path) -> None:
+    """What XLA assumes where it hears nothing, and prints an error for; a real one's is not known."""
+    code = """
+        c_int.in_dll(ctypes.CDLL("libcuda.so.1"), "fake_software").value = {software}
+        nvml.nvmlInit_v2()
+        n, names = c_uint(0), ("CurrPcieLinkGeneration", "MaxPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkWidth")
+        for name in names:
+            print(getattr(nvml, "nvmlDeviceGet" + name)(handle(0), byref(n)), n.value, getattr(nvml, "nvmlDeviceGet" + name)(handle(0), None))
+        print(getattr(nvml, "nvmlDeviceGet" + name)(None, byref(n)))
+    """
+    told = run(fake_nvml, code.format(software=1), LD_LIBRARY_PATH=str(fake_nvml.parent))
+    assert told == ["0 3 2", "0 3 2", "0 16 2", "0 16 2", "2"]
+    assert run(fake_nvml, code.format(software=0), LD_LIBRARY_PATH=str(fake_nvml.parent)) == ["3 0 2"] * 4 + ["2"]
+
+
 def test_processes(fake_nvml: Path) -> None:
     code = """
         driver = ctypes.CDLL("libcuda.so.1")

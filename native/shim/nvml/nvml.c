@@ -226,6 +226,23 @@ API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t handle, nvmlDevice_t other,
     return NVML_SUCCESS;
 }
 
+/* A software GPU has no PCIe link, and a real one's is not known here. XLA asks for each device many times, prints an error for each answer that is none, and
+ * assumes generation 3 with 16 lanes: for software GPUs that is the answer. */
+static nvmlReturn_t pcie_link(nvmlDevice_t handle, unsigned int *value, unsigned int answer) {
+    const struct nvmlDevice_st *d;
+    nvmlReturn_t rc = device_of(handle, &d);
+    if (rc != NVML_SUCCESS) return rc;
+    if (!value) return NVML_ERROR_INVALID_ARGUMENT;
+    if (!strstr(d->name, "software GPU")) return NVML_ERROR_NOT_SUPPORTED;
+    *value = answer;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t handle, unsigned int *generation) { return pcie_link(handle, generation, 3); }
+API nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t handle, unsigned int *generation) { return pcie_link(handle, generation, 3); }
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t handle, unsigned int *width) { return pcie_link(handle, width, 16); }
+API nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t handle, unsigned int *width) { return pcie_link(handle, width, 16); }
+
 /* ---- what it does now ---------------------------------------------------------------------------------------------- */
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
