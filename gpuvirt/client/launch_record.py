@@ -1,4 +1,4 @@
-"""What the processes of a launched program say of their use of GPUs: a file of lines, written by native/shim/session/launch_record.c.
+"""What the processes of a launched program say of their use of GPUs: a file of lines, written by native/shim/session/log/launch_record.c.
 
 A framework that does not find one of its libraries computes on the CPU, and says so among many lines or not at all. The launcher tells the user of a
 program that has had GPUs and launched nothing on them.

@@ -3,9 +3,21 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdatomic.h>
 #include <string.h>
 
 __thread void *linked_library;
+
+__attribute__((visibility("hidden"), used)) libc_dlsym *_Atomic compat_libc_dlsym; /* lookup.c jumps to it */
+
+libc_dlsym *linked_libc_dlsym(void) {
+    libc_dlsym *libc = atomic_load_explicit(&compat_libc_dlsym, memory_order_relaxed);
+    if (!libc) {
+        *(void **)&libc = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+        atomic_store_explicit(&compat_libc_dlsym, libc, memory_order_relaxed);
+    }
+    return libc;
+}
 
 struct search {
     const char *name;

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -83,17 +82,6 @@ static int slot_of(const void *function, const char *library) {
     bool there = slot < SLOTS && opened[slot].base;
     pthread_mutex_unlock(&lock);
     return there ? slot : -1;
-}
-
-HIDDEN libc_dlsym *_Atomic compat_libc_dlsym;
-
-libc_dlsym *linked_libc_dlsym(void) {
-    libc_dlsym *libc = atomic_load_explicit(&compat_libc_dlsym, memory_order_relaxed);
-    if (!libc) {
-        *(void **)&libc = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
-        atomic_store_explicit(&compat_libc_dlsym, libc, memory_order_relaxed);
-    }
-    return libc;
 }
 
 /* What to return, NULL: the C library's answer. */

@@ -126,6 +126,15 @@ def test_who_waits_for_a_helper_that_dies_asks_the_next(helper: CompileHelper) -
     assert made == [jit.compile_object(TEXT, jit.GOOD)]
 
 
+@pytest.mark.parametrize("answer", ["7, True, 0", "1, True, 2**62"])
+def test_a_helper_that_answers_nonsense_is_given_up(helper: CompileHelper, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """What nobody asked, or more than there can be: whoever waits is told at once."""
+    code = f"import os, struct; os.read(0, 9999); os.write(1, struct.pack('<Q?Q', {answer})); os.read(0, 9999)"
+    started = lambda priority: subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: E731 (one line)
+    monkeypatch.setattr(compile_helper, "_start", started)
+    assert helper.compile(IR, jit.GOOD) is None and helper._failures == compile_helper.ATTEMPTS
+
+
 def test_a_helper_with_nothing_to_do_ends_and_the_next_begins(helper: CompileHelper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_helper, "_start", started_with(0.01, 0.01))
     assert helper.compile(IR, jit.GOOD) is not None

@@ -97,6 +97,7 @@ class CompileHelper:
         with self._lock:
             if self._running is running:
                 self._running = None
+                running.process.kill()  # one that has ended by itself keeps its exit code
                 if running.process.wait() != 0:
                     self._failures = self._failures + 1 if self._forked is None else ATTEMPTS
 
@@ -131,14 +132,14 @@ class _Running:
         return asked
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):  # also what makes no sense is its end
             while len(head := self._answers.read(_ANSWER.size)) == _ANSWER.size:
                 number, good, size = _ANSWER.unpack(head)
                 data = self._answers.read(size)
                 if len(data) < size:
                     break
                 with self._lock:
-                    asked = self._asked.pop(number)
+                    asked = self._asked.pop(number)  # a helper that answers what nobody asked is no use
                 asked.set_result(data if good else None)
         with self._lock:
             self._gone, left = True, list(self._asked.values())
@@ -183,8 +184,9 @@ class _ForkedProcess:
             self.stdin.close()
 
     def wait(self) -> int:
+        """Not for what may not end: it was not killed, and is when this process ends."""
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+            os.waitpid(self.pid, os.WNOHANG)
         return 1  # it ends by itself only when something is wrong
 
 

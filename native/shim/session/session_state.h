@@ -210,7 +210,7 @@ void attach_in_child(void);
 void stats_write(int64_t launches);
 void gpuvirt_figures(uint64_t figures[3]);
 
-/* ---- launch_record.c ---- */
+/* ---- log/launch_record.c ---- */
 void launch_record_attached(void);
 /* launches: as the worker counted them, -1: not known. */
 void launch_record_left(int64_t launches);

@@ -198,6 +198,7 @@ def test_small_copies_end_when_their_bytes_are_there(programs: Programs, link: s
         ({"GPUVIRT_PRIORITY": "101"}, "GPUVIRT_PRIORITY=101"),
         ({"GPUVIRT_WAIT": "soon"}, "GPUVIRT_WAIT=soon"),
         ({"GPUVIRT_NO_WAIT": "maybe"}, "GPUVIRT_NO_WAIT=maybe"),
+        ({"GPUVIRT_QUIET": "maybe"}, "GPUVIRT_QUIET=maybe"),
         ({"GPUVIRT_LINK": "pigeon"}, "pigeon"),
     ],
 )
