@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lz4.block
 import pytest
+from e2e.harness import children, wait_until
+from server.harness import has_ended
 
 from gpuvirt.soft.host import compile_helper, jit
 from gpuvirt.soft.host.compile_helper import CompileHelper
@@ -27,26 +28,6 @@ def helper() -> Iterator[CompileHelper]:
     own = CompileHelper(priority=0)
     yield own
     own.close()
-
-
-def until(condition: Callable[[], bool], seconds: float = 100) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return True
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def started_with(idle: float, linger: float) -> Callable[[int], subprocess.Popen[bytes]]:
@@ -79,7 +60,7 @@ def test_several_at_a_time(helper: CompileHelper, monkeypatch: pytest.MonkeyPatc
     for count, thread in enumerate(threads, 1):
         thread.start()
         if count > 1:
-            assert until(lambda: len(children(pid)) + len(made) > len(stopped) + 1), "it waits for those that are stopped"
+            assert wait_until(lambda: len(children(pid)) + len(made) > len(stopped) + 1), "it waits for those that are stopped"
         for child in set(children(pid)) - {first, *stopped}:
             os.kill(child, signal.SIGSTOP)
             stopped.append(child)
@@ -95,7 +76,7 @@ def test_what_compiled_ends_before_the_helper(helper: CompileHelper, monkeypatch
     assert helper.compile(IR, jit.GOOD) is not None
     first = process_of(helper)
     for _ in range(3):
-        assert until(lambda: not children(first.pid)), "it stays"
+        assert wait_until(lambda: not children(first.pid)), "it stays"
         assert helper.compile(IR, jit.GOOD) is not None
     assert first.poll() is None and process_of(helper) is first
 
@@ -120,7 +101,7 @@ def test_who_waits_for_a_helper_that_dies_asks_the_next(helper: CompileHelper) -
     made: list[bytes | None] = []
     thread = threading.Thread(target=lambda: made.append(helper.compile(IR, jit.GOOD)), daemon=True)
     thread.start()
-    assert until(lambda: helper._running is not None and bool(helper._running._asked))
+    assert wait_until(lambda: helper._running is not None and bool(helper._running._asked))
     first.kill()
     thread.join(100)
     assert made == [jit.compile_object(TEXT, jit.GOOD)]
@@ -161,10 +142,10 @@ def test_it_ends_with_its_parent(end: str) -> None:
     family = [helper]
     if end == "killed":
         assert os.getpriority(os.PRIO_PROCESS, helper) == os.getpriority(os.PRIO_PROCESS, parent.pid) + 3
-        family += children(helper)
+        family += [*children(helper)]
         parent.kill()
     assert parent.wait(100) == (-9 if end == "killed" else 0)
-    assert until(lambda: all(is_gone(pid) for pid in family))
+    assert wait_until(lambda: all(has_ended(pid) for pid in family))
     parent.stdout.close()
 
 
@@ -208,4 +189,4 @@ def test_a_forked_helper_compiles_in_a_box_of_its_own() -> None:
     assert parent.stdout.readline() == "None True 0\n"
     parent.kill()
     parent.communicate()
-    assert until(lambda: is_gone(int(helper)))
+    assert wait_until(lambda: has_ended(int(helper)))

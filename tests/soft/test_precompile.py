@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from e2e.harness import wait_until
 from soft.kernels import Kernels
 
 from gpuvirt.errors import GpuvirtError
@@ -52,15 +51,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def until(condition: Callable[[], Any], seconds: float = 100) -> bool:
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def done(k: Kernels, number: int) -> bool:
     slots = k.compiler.modules[k.number].slots.values()
     return sum(slot.code is not None or slot.error is not None for slot in slots) == number
@@ -71,7 +61,7 @@ def test_the_helper_compiles_them(precompiler: precompile.Precompiler, here: lis
     k = Kernels(KERNELS)
     for i in (*range(8), *range(8)):
         k.compiler.kernel_precompile(k.number, i, BLOCK)
-    assert until(lambda: done(k, 8))
+    assert wait_until(lambda: done(k, 8))
     out = np.zeros(64, np.uint32)
     for i in range(8):
         k.launch(f"k{i}", 1, 64, out)
@@ -86,7 +76,7 @@ def test_an_error_is_told_to_the_launch(precompiler: precompile.Precompiler) -> 
     with pytest.raises(SoftError) as direct:
         Kernels(WRONG).get("wrong", BLOCK)
     k.compiler.kernel_precompile(k.number, 0, BLOCK)
-    assert until(lambda: done(k, 1))
+    assert wait_until(lambda: done(k, 1))
     with pytest.raises(SoftError) as later:
         k.get("wrong", BLOCK)
     assert str(later.value) == str(direct.value) and later.value.code == direct.value.code
@@ -99,7 +89,7 @@ def test_what_the_helper_does_not_compile_the_launch_does(precompiler: precompil
     out = np.zeros(64, np.uint32)
     k = Kernels(KERNELS)
     k.compiler.kernel_precompile(k.number, 3, BLOCK)
-    assert until(lambda: tried)
+    assert wait_until(lambda: tried)
     k.launch("k3", 1, 64, out)
     assert (out == 3).all() and len(here) == 1
     monkeypatch.setattr(jit, "LARGE", 10)
@@ -123,14 +113,14 @@ def test_a_launch_does_not_wait_for_those_before_it(precompiler: precompile.Prec
     out = np.zeros(64, np.uint32)
     for i in range(8):
         k.compiler.kernel_precompile(k.number, i, BLOCK)
-    assert until(lambda: len(begun) == 2)
+    assert wait_until(lambda: len(begun) == 2)
     k.launch("k7", 1, 64, out)
     assert (out == 7).all() and len(here) == 1
     waiting = threading.Thread(target=k.get, args=("k0", BLOCK), daemon=True)
     waiting.start()
     held.set()
     waiting.join(100)
-    assert not waiting.is_alive() and until(lambda: done(k, 8)) and len(here) == 1
+    assert not waiting.is_alive() and wait_until(lambda: done(k, 8)) and len(here) == 1
 
 
 def test_a_module_that_goes(precompiler: precompile.Precompiler, here: list[str]) -> None:
@@ -143,7 +133,7 @@ def test_a_module_that_goes(precompiler: precompile.Precompiler, here: list[str]
     k = Kernels(KERNELS)
     k.compiler.kernel_precompile(k.number, 5, BLOCK)
     k.compiler.kernel_precompile(k.number, 100, BLOCK)  # there is none
-    assert until(lambda: done(k, 1))
+    assert wait_until(lambda: done(k, 1))
     assert not here
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from e2e.harness import wait_until
 from soft.kernels import Kernels
 
 from gpuvirt.soft.host import jit, kernel_compiler, module_registry, tiering
@@ -45,16 +45,6 @@ def improver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tierin
     own.helper.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 100) -> bool:
-    """The limit is for what never happens: a machine that is busy with other things is given time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: tiering.Improver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     levels: list[int] = []
     real = jit.compile_object
@@ -79,8 +69,8 @@ def test_a_hot_kernel_gets_good_code_and_the_cache_keeps_it(improver: tiering.Im
         assert (out == want).all()
         return code.tier is not None and code.tier.entry != code.entry
 
-    assert until(swapped) and swapped()  # and once more on the good code
-    assert until(lambda: len(kept()) == 1 and kept() != [quick]), "the good code takes the quick code's place"
+    assert wait_until(swapped) and swapped()  # and once more on the good code
+    assert wait_until(lambda: len(kept()) == 1 and kept() != [quick]), "the good code takes the quick code's place"
     again = Kernels(ROUNDS)
     again.launch("rounds", 2, 128, out, np.uint32(1000))
     assert (out == want).all() and again.get("rounds", (128,)).tier is None and levels == [jit.QUICK]
@@ -103,7 +93,7 @@ def test_code_changes_between_the_blocks_of_one_grid(improver: tiering.Improver)
     out, gate = np.zeros(blocks * 128, np.uint32), np.zeros(1, np.uint32)
     launch = threading.Thread(target=k.launch, args=("gated", blocks, 128, out, np.uint32(n), gate), daemon=True)
     launch.start()
-    assert until(lambda: tier.entry != quick), "no good code came"
+    assert wait_until(lambda: tier.entry != quick), "no good code came"
     assert launch.is_alive() and not out[8 * 128 :].any(), "the grid did not wait for the gate"
     gate[0] = 1
     launch.join(100)
