@@ -22,6 +22,7 @@ from tests.outside.judging import End, judge, last_line
 from tests.outside.results import Results, Row
 from tests.outside.running import ENDING, run_limited
 
+from . import debian
 from .frameworks import FRAMEWORKS, Framework
 
 HERE = Path(__file__).resolve().parent
@@ -42,11 +43,32 @@ def installed(framework: Framework, folder: Path) -> Path:
         return python
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
     line = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off", *framework.packages]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=INSTALLING, check=False)
-    if done.returncode:
+    done = subprocess.run(line, capture_output=True, text=True, timeout=INSTALLING, check=False) if framework.packages else None
+    if done and done.returncode:
         raise click.ClickException(f"{framework.name} cannot be installed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
     made_of.write_text(wanted)
     return python
+
+
+def command(framework: Framework, folder: Path) -> list[str]:
+    """How its program is run, with all that it needs there.
+
+    Raises:
+        click.ClickException: it cannot be had; the text says why.
+    """
+    python, program = installed(framework, folder), str(HERE / "programs" / framework.program)
+    if not framework.debian:
+        return [str(python), program]
+    suite, names, runs = framework.debian.suite, framework.debian.packages, framework.debian.runs
+    try:
+        root = debian.unpack(folder / "debian", suite, names)
+    except debian.Refused as error:
+        raise click.ClickException(f"{framework.name} cannot be had from Debian: {error}") from None
+    line = debian.command(root, runs, *(root / name for name in framework.debian.libraries), *folder.glob("lib/python3*/site-packages/nvidia/*/lib"))
+    if not Path(runs).name.startswith("python"):
+        return [str(python), program, str(root / debian.LIBRARIES), *line]
+    home = [f"PYTHONHOME={root}/usr", f"PYTHONPATH={root}/usr/lib/python3/dist-packages", "PYTHONNOUSERSITE=1"]
+    return ["env", *home, *line, program]
 
 
 def verdict(end: End, launches: int) -> tuple[str, str]:
@@ -61,10 +83,10 @@ def verdict(end: End, launches: int) -> tuple[str, str]:
 
 def run(framework: Framework, work: Path, timeout: float) -> Row:
     """Installs it and runs its program on a private pool; says what became of it."""
-    click.echo(f"{framework.name}: installing {', '.join(framework.packages)}", err=True)
-    python, stats = installed(framework, work / framework.name), work / f"{framework.name}.json"
+    packages = [*framework.packages, *(framework.debian.packages if framework.debian else ())]
+    click.echo(f"{framework.name}: installing {', '.join(packages)}", err=True)
+    program, stats = command(framework, work / framework.name), work / f"{framework.name}.json"
     stats.unlink(missing_ok=True)
-    program = [str(python), str(HERE / "programs" / framework.program)]
     line = [sys.executable, "-P", "-m", "gpuvirt", "run", "--local", "-q", f"--stats={stats}", "--", *program]
     end = run_limited(line, work, clean_environment(), timeout)
     figures = json.loads(stats.read_text()) if stats.exists() else {"launches": 0}
