@@ -70,5 +70,5 @@ __attribute__((destructor(101))) static void leave(void) {
         }
     }
     stats_write(atomic_load(&launches));
-    launch_record_left(atomic_load(&launches));
+    launch_record_left(atomic_load(&session.launched));
 }

@@ -24,6 +24,8 @@ void *session_begin_any(uint16_t op, uint16_t flags, uint32_t ctx, uint32_t body
     }
     uint64_t posted = atomic_load_explicit(&session.posted, memory_order_relaxed); /* nobody else writes it while we have the record */
     atomic_store_explicit(&session.posted, posted + sizeof *record + padded, memory_order_relaxed);
+    if (op == GV_OP_LAUNCH)
+        atomic_store_explicit(&session.launched, atomic_load_explicit(&session.launched, memory_order_relaxed) + 1, memory_order_relaxed);
     record->op = op;
     record->flags = flags;
     record->ctx = ctx;

@@ -17,8 +17,8 @@ static void append(const char *line, size_t size) {
 
 void launch_record_attached(void) { append("attached\n", sizeof "attached\n" - 1); }
 
-void launch_record_left(int64_t launches) {
+void launch_record_left(uint64_t launches) {
     char line[32];
-    int n = snprintf(line, sizeof line, "left %lld\n", (long long)launches);
+    int n = snprintf(line, sizeof line, "left %llu\n", (unsigned long long)launches);
     append(line, (size_t)n);
 }
