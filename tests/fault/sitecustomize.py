@@ -42,10 +42,10 @@ if os.environ.get("FAULT") and not {"gpuvirt.server.worker", "soft.scheduling", 
     elif os.environ["FAULT"] == "launches":  # every launch does nothing: kernels are compiled without what they do
         _build = kernel_compiler.build
 
-        def build(module, kernel, shape, identity, careful=False):  # type: ignore[no-untyped-def]
+        def build(module, kernel, shape, identity, *more):  # type: ignore[no-untyped-def]
             lost, func = copy.copy(module), module.funcs[kernel]
             lost.text = f"{module.text[: func.start]}{'ret;'.ljust(func.end - func.start)}{module.text[func.end :]}"
-            return _build(lost, kernel, shape, f"{identity};lost", careful)
+            return _build(lost, kernel, shape, f"{identity};lost", *more)
 
         kernel_compiler.build = build
     elif os.environ["FAULT"] == "mma":  # two results of every matrix instruction change places
