@@ -44,6 +44,9 @@ _ALL = (
         "torch", ("nvidia-cudnn-cu12",), "with_torch.py",
         Debian("trixie", ("python3-torch-cuda",), "usr/bin/python3.13", ("usr/lib/python3/dist-packages/torch/lib",)),
     ),
-    Framework("ggml", (), "with_ggml.py", Debian("sid", ("llama.cpp-tests", "libggml0-backend-cuda"), "usr/libexec/x86_64-linux-gnu/ggml/test-backend-ops")),
+    Framework(
+        "ggml", (), "with_ggml.py",
+        Debian("sid", ("llama.cpp-tests", "libggml0-backend-cuda"), "usr/libexec/x86_64-linux-gnu/ggml/test-backend-ops"),
+    ),
 )
 FRAMEWORKS = {framework.name: framework for framework in _ALL}
