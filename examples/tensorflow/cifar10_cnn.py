@@ -93,9 +93,11 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--no-tf32", action="store_true", help="multiply in float32, where a GPU would take TF32")
     parser.add_argument("--losses", type=int, default=0, help="print the losses of so many first batches")
     args = parser.parse_args()
 
+    tf.config.experimental.enable_tensor_float_32_execution(not args.no_tf32)
     gpus = tf.config.list_physical_devices("GPU")
     print(f"TensorFlow {tf.__version__}, GPUs: {', '.join(gpu.name for gpu in gpus) or 'none'}", flush=True)
     keras.utils.set_random_seed(args.seed)

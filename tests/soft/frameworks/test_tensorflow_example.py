@@ -48,7 +48,7 @@ def exact() -> list[float]:
 def test_its_losses_are_those_in_float64(exact: list[float]) -> None:
     """TensorFlow multiplies in TF32 where a GPU has it, ten bits of a number; without that they are nearer."""
     assert apart(losses(run(*SHORT)), exact) < 2e-2
-    assert apart(losses(run(*SHORT, NVIDIA_TF32_OVERRIDE="0")), exact) < 2e-3
+    assert apart(losses(run(*SHORT, "--no-tf32")), exact) < 2e-3
     assert apart(losses(run(*SHORT, "--seed", "2")), exact) > 2e-2, "any losses would do"
 
 
