@@ -50,8 +50,8 @@ struct session_state {
     _Atomic uint64_t received;         /* payloads 1..received are in place */
     _Atomic uint64_t copies_ended;     /* copies to the host that are over */
     _Atomic uint64_t bulk_acked;       /* only its address counts: what progress_wait takes for gv_bulk_acked */
-    _Atomic uint64_t posted;           /* bytes of records posted so far; written under the link's send lock */
     _Atomic uint64_t launched;         /* kernel launches posted so far; written under the link's send lock */
+    _Atomic uint64_t posted;           /* bytes of records posted so far; written under the link's send lock */
     _Atomic uint64_t held_at;          /* the same when the oldest host function that has not run was posted; UINT64_MAX: there is none */
     _Atomic uint64_t sent;             /* bytes of payloads sent so far, but for late ones; written under the bulk order lock */
     _Atomic uint64_t late_at;          /* the same when the oldest late function that has not run was posted; UINT64_MAX: there is none */
