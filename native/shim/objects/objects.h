@@ -262,6 +262,8 @@ int stream_drain_context(struct shim_context *c);
 void stream_fence_all(void);
 /* The highest seq posted to any stream, and the highest seq that all streams have completed (UINT64_MAX: nothing is in flight). */
 void stream_progress(uint64_t *newest, uint64_t *passed);
+/* Whether all streams but two, of all contexts, are known to have done what was posted to them. */
+bool streams_passed_but(const struct shim_stream *a, const struct shim_stream *b);
 /* Whether command seq of that stream has completed; true when the stream has been destroyed. */
 static inline bool stream_passed(const struct shim_stream *s, uint64_t id, uint64_t seq) {
     uint64_t completed = atomic_load_explicit(&s->session.completed, memory_order_acquire);

@@ -466,3 +466,19 @@ void stream_progress(uint64_t *newest, uint64_t *passed) {
         pthread_mutex_unlock(&all[i]->lock);
     }
 }
+
+bool streams_passed_but(const struct shim_stream *a, const struct shim_stream *b) {
+    struct shim_context *all[MOST_CONTEXTS];
+    size_t n = contexts_now(all, MOST_CONTEXTS);
+    bool passed = true;
+    for (size_t i = 0; i < n && passed; i++) {
+        pthread_mutex_lock(&all[i]->lock);
+        for (struct shim_stream *s = all[i]->streams; s && passed; s = s->next) {
+            if (s == a || s == b) continue;
+            uint64_t completed = atomic_load_explicit(&s->session.completed, memory_order_acquire);
+            passed = completed >= atomic_load_explicit(&s->session.posted, memory_order_acquire);
+        }
+        pthread_mutex_unlock(&all[i]->lock);
+    }
+    return passed;
+}

@@ -77,6 +77,41 @@ CASE(prefetch, "cuMemPrefetchAsync", "cuMemPrefetchBatchAsync") {
     REFUSED(cuMemPrefetchBatchAsync(&address, &size, 0, &host, &first, 1, 0, stream), CUDA_ERROR_INVALID_VALUE);
 }
 
+// What a kernel writes behind a prefetch is newer than what the prefetch brings.
+CASE(prefetch_before_a_kernel, "cuMemPrefetchAsync") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
+    unsigned *memory = managed(1 << 16);
+    CUdeviceptr address = address_of(memory);
+    CUfunction add = kernel(load(), "add_word");
+    void *arguments[] = {&address};
+    CUstream stream = make_stream();
+    for (unsigned i = 0; i < 8; i++) memory[i] = i;
+    CHECK(cuLaunchKernel(add, 1, 1, 1, 8, 1, 1, 0, stream, arguments, nullptr)); // each 7 more
+    CHECK(cuMemPrefetchAsync(address, 1 << 16, location(CU_MEM_LOCATION_TYPE_HOST), 0, stream));
+    CHECK(cuLaunchKernel(add, 1, 1, 1, 8, 1, 1, 0, stream, arguments, nullptr));
+    CHECK(cuStreamSynchronize(stream));
+    for (unsigned i = 0; i < 8; i++) EXPECT(memory[i] == i + 14);
+}
+
+CASE(prefetch_beside_a_kernel, "cuMemPrefetchAsync") {
+    NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));
+    unsigned *memory = managed(1 << 16);
+    CUdeviceptr address = address_of(memory), gate = upload<unsigned>({0});
+    CUfunction add = kernel(load(), "add_word");
+    void *arguments[] = {&address};
+    CUstream stream = make_stream(), other = make_stream(), opener = make_stream();
+    for (unsigned i = 0; i < 8; i++) memory[i] = i;
+    CHECK(cuLaunchKernel(add, 1, 1, 1, 8, 1, 1, 0, stream, arguments, nullptr));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamWaitValue32(other, gate, 1, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(cuLaunchKernel(add, 1, 1, 1, 8, 1, 1, 0, other, arguments, nullptr));
+    CHECK(cuMemPrefetchAsync(address, 1 << 16, location(CU_MEM_LOCATION_TYPE_HOST), 0, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuStreamWriteValue32(opener, gate, 1, 0));
+    CHECK(cuCtxSynchronize());
+    for (unsigned i = 0; i < 8; i++) EXPECT(memory[i] == i + 14);
+}
+
 // On the legacy stream it stands between the blocking streams' work before and after it, also when there is nothing to copy.
 CASE(prefetch_on_the_legacy_stream, "cuMemPrefetchAsync") {
     NEEDS(attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY));

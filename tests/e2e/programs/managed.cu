@@ -365,6 +365,35 @@ static void provisional() {
     CHECK(cudaFree(other));
 }
 
+// A thread reads a page while another one launches a kernel that writes it: what the reader's touch brought is not what the host sees once the kernel has been waited for.
+static void beside_launches() {
+    int *v = managed<int>(1024);
+    v[1023] = 7;
+    const int rounds = 400;
+    std::atomic<int> begun{0}, ended{0}, wrong{0};
+    std::thread reader([&] {
+        for (int round = 1; round <= rounds; round++) {
+            while (begun < round) std::this_thread::yield();
+            if (reinterpret_cast<volatile int *>(v)[1023] != 7) wrong++;
+            ended = round;
+        }
+    });
+    for (int round = 1; round <= rounds; round++) {
+        put<<<1, 1>>>(v, 1, round); // the page is the device's
+        synchronize();
+        begun = round;
+        for (int i = 0; i < round % 20 * 50; i++) begun.load();
+        put<<<1, 1>>>(v, 0, round);
+        while (round % 2 && ended < round) std::this_thread::yield();
+        synchronize();
+        if (v[0] != round) wrong++;
+        while (ended < round) std::this_thread::yield();
+    }
+    reader.join();
+    EXPECT(wrong == 0);
+    CHECK(cudaFree(v));
+}
+
 // Hints, which change no result, and what they leave to ask for.
 static void hints() {
     const size_t n = 1 << 20;
@@ -525,7 +554,7 @@ int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"in_turn", in_turn}, {"neighbours", neighbours}, {"nested", nested}, {"copies", copies}, {"system_calls", system_calls}, {"host_functions", host_functions}, {"signals", signals}, {"threads", threads}, {"provisional", provisional}, {"hints", hints}, {"graphs", graphs}, {"variables", variables}, {"refusals", refusals}, {"too_much", too_much}};
+    } cases[] = {{"in_turn", in_turn}, {"neighbours", neighbours}, {"nested", nested}, {"copies", copies}, {"system_calls", system_calls}, {"host_functions", host_functions}, {"signals", signals}, {"threads", threads}, {"provisional", provisional}, {"beside_launches", beside_launches}, {"hints", hints}, {"graphs", graphs}, {"variables", variables}, {"refusals", refusals}, {"too_much", too_much}};
     CHECK(cudaFree(0));
     for (auto &c : cases)
         if (argc < 2 || c.name == std::string(argv[1])) c.run();

@@ -18,6 +18,17 @@
 
 static unsigned sending; /* threads that send what the host has written; region_lock held */
 
+/* A copy of blocks to the host that a touch waits for. */
+struct fetch {
+    struct fetch *next;
+    const struct region *region;
+    uint64_t number, given; /* region_given() when it began */
+    bool beside_work;       /* work was under way when it began */
+};
+static struct fetch *fetches; /* region_lock held */
+static uint64_t fetches_begun;
+static _Atomic unsigned fetching; /* how many there are */
+
 static void unlock(struct region *r) {
     r->users++;
     pthread_mutex_unlock(&region_lock);
@@ -97,14 +108,47 @@ static int queue_push(struct shim_stream *s, const struct region *r, size_t firs
     return rc;
 }
 
+/* Whether what it brings may lack what kernels have written. */
+static bool provisional(const struct fetch *f) { return f->beside_work || region_given(f->region) != f->given; }
+
+static void fetch_begins(struct fetch *f, const struct region *r) {
+    uint64_t newest, passed;
+    *f = (struct fetch){.next = fetches, .region = r, .number = ++fetches_begun, .given = region_given(r)};
+    fetches = f;
+    atomic_fetch_add(&fetching, 1); /* before it is asked what is under way: who waits for that looks here afterwards */
+    bool launching = atomic_load(&region_launching) != 0;
+    stream_progress(&newest, &passed);
+    f->beside_work = launching || passed != UINT64_MAX;
+}
+
+static void fetch_ends(struct fetch *f) {
+    struct fetch **at = &fetches;
+    while (*at != f) at = &(*at)->next;
+    *at = f->next;
+    atomic_fetch_sub(&fetching, 1);
+}
+
+/* The program has waited for work: what is on its way may be older than that, and must be there to be taken from the host again. */
+static void await_older_fetches(void) {
+    uint64_t last = fetches_begun;
+    for (const struct fetch *f = fetches; f;) {
+        if (f->number > last || !provisional(f)) {
+            f = f->next;
+            continue;
+        }
+        pthread_cond_wait(&region_changed, &region_lock);
+        f = fetches;
+    }
+}
+
 /* Fetches stale blocks around one; region_lock is released meanwhile. False: the kernel has no memory to make them accessible. */
 static bool fetch(struct region *r, size_t block) {
     size_t first, n = choose(r, block, &r->next_read, &r->read_run, &first);
     for (size_t i = first; i < first + n; i++) r->blocks[i] = BLOCK_FETCHING;
-    uint64_t launches = r->launches, newest, passed, seq = 0;
-    bool launching = atomic_load(&region_launching) != 0;
+    struct fetch f;
+    uint64_t seq = 0;
+    fetch_begins(&f, r);
     unlock(r);
-    stream_progress(&newest, &passed);
     struct shim_stream *s = r->context->pages;
     throttle_exempt_begin(); /* a host function may be what touches the page, and what others wait for */
     int rc = queue_fetch(s, r, first, n, &seq);
@@ -114,8 +158,8 @@ static bool fetch(struct region *r, size_t block) {
     if (session_broken()) lost(region_base(r) + ((uint64_t)first << r->shift));
     if (rc && rc != CUDA_ERROR_DEINITIALIZED) shim_log_once("managed memory: the context has failed, and the host sees what it saw last");
     lock(r);
-    bool provisional = launching || r->launches != launches || passed != UINT64_MAX;
-    return !region_set(r, first, n, BLOCK_CLEAN, provisional ? BLOCK_PROVISIONAL : 0);
+    fetch_ends(&f);
+    return !region_set(r, first, n, BLOCK_CLEAN, provisional(&f) ? BLOCK_PROVISIONAL : 0);
 }
 
 /* Makes a block that is good on the host accessible, and blocks like it that the program presumably touches next. True: it is. */
@@ -155,14 +199,15 @@ static void await_word(struct region *r, struct passing p) {
     if (!passed) r->unpassed = p.seq;
 }
 
-/* Waits for the copies of a prefetch, which may still arrive in the pages. */
+/* Waits for the copies of a prefetch, which may still arrive in the pages. What was given to the device since they were queued is fetched when it is touched. */
 static void end_prefetch(struct region *r) {
     struct passing p = r->prefetching;
     wait_for(r, p);
     if (r->prefetching.stream != p.stream || r->prefetching.seq != p.seq) return;
     r->prefetching.stream = NULL;
+    enum block_state brought = region_given(r) == r->prefetch_given ? BLOCK_CLEAN : BLOCK_STALE;
     for (size_t i = 0; i < r->n; i++)
-        if (r->blocks[i] == (BLOCK_STALE | BLOCK_PREFETCHED)) region_set(r, i, 1, BLOCK_CLEAN, 0);
+        if (r->blocks[i] == (BLOCK_STALE | BLOCK_PREFETCHED)) region_set(r, i, 1, brought, 0);
 }
 
 /* All of a region becomes accessible: the kernel has no room for more stretches of pages with different access. */
@@ -295,7 +340,6 @@ static int append(struct written_list *l, struct region *r, size_t block) {
 /* Notes what is to be sent of blocks [first, first + n) but of those in [spare, spare + n_spare), which the device overwrites, and takes them from the host as far as the device writes them. */
 static int give(struct region *r, size_t first, size_t n, size_t spare, size_t n_spare, bool written, struct written_list *out) {
     size_t before = out->n;
-    if (written) r->launches++;
     for (size_t i = first; i < first + n; i++) {
         bool send = region_state(r, i) == BLOCK_DIRTY && i - spare >= n_spare;
         if (send && append(out, r, i)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -354,6 +398,7 @@ int managed_launch(struct shim_stream *s, bool *begun) {
     atomic_fetch_add(&region_launching, 1);
     int rc = shadow_launch();
     pthread_mutex_lock(&region_lock);
+    region_launches++;
     region_renew();
     mirror_push_all();
     for (struct region *r = region_list, *next; r && !rc; r = next) {
@@ -376,6 +421,7 @@ int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool 
     pthread_mutex_lock(&region_lock);
     mirror_push_all();
     struct region *r = region_find(address);
+    if (r) r->accesses += written || r->mirror ? 1 : 0;
     if (r && !r->mirror && !rc) {
         uint64_t block = 1ull << r->shift, low = address - region_base(r), high = least(low + size, r->size);
         size_t first = low >> r->shift, n = ((high + block - 1) >> r->shift) - first;
@@ -394,20 +440,26 @@ bool managed_contains(uint64_t address) {
     return found || shadow_contains(address);
 }
 
-void managed_waited(void) {
-    mirror_refresh();
-    shadow_waited();
-    if (!atomic_load_explicit(&managed_provisional, memory_order_relaxed)) return;
-    pthread_mutex_lock(&region_lock);
-    for (struct region *r = region_list, *next; r; r = next) {
-        next = r->next;
-        for (size_t i = 0; i < r->n; i++) {
-            if (!(r->blocks[i] & BLOCK_PROVISIONAL)) continue;
-            bool dirty = region_state(r, i) == BLOCK_DIRTY;
-            region_set(r, i, 1, dirty ? BLOCK_DIRTY : BLOCK_STALE, 0);
-        }
+static void end_provisional(struct region *r) {
+    for (size_t i = 0; i < r->n; i++) {
+        if (!(r->blocks[i] & BLOCK_PROVISIONAL)) continue;
+        bool dirty = region_state(r, i) == BLOCK_DIRTY;
+        region_set(r, i, 1, dirty ? BLOCK_DIRTY : BLOCK_STALE, 0);
     }
-    pthread_mutex_unlock(&region_lock);
+}
+
+void managed_waited(void) {
+    if (atomic_load(&fetching) || atomic_load(&managed_provisional)) {
+        pthread_mutex_lock(&region_lock);
+        await_older_fetches();
+        for (struct region *r = region_list, *next; r; r = next) {
+            next = r->next;
+            if (!r->mirror) end_provisional(r);
+        }
+        pthread_mutex_unlock(&region_lock);
+    }
+    mirror_refresh(); /* behind the fetches: a mirror may have begun with what they brought */
+    shadow_waited();
 }
 
 int coherence_add(struct region *r, uint64_t address, uint64_t size) {
@@ -446,11 +498,14 @@ int coherence_prefetch(struct shim_stream *s, uint64_t address, uint64_t size) {
     struct region *r = region_find(address);
     while (r && r->prefetching.stream && !r->gone) end_prefetch(r);
     uint64_t low = r ? address - region_base(r) : 0, high = r && !r->gone ? least(low + size, r->size) : 0;
-    for (size_t i = r ? low >> r->shift : 0, n; !rc && r && i << r->shift < high; i += n ? n : 1) {
+    /* What other streams have under way may write it after the copy, and a wait for that comes before the touch. */
+    bool settled = !atomic_load(&region_launching) && r && streams_passed_but(s, r->context->pages);
+    for (size_t i = r ? low >> r->shift : 0, n; !rc && settled && i << r->shift < high; i += n ? n : 1) {
         for (n = 0; (i + n) << r->shift < high && r->blocks[i + n] == BLOCK_STALE; n++) r->blocks[i + n] |= BLOCK_PREFETCHED;
         uint64_t seq = 0;
         if (n) rc = queue_fetch(s, r, i, n, &seq);
         if (seq) r->prefetching = (struct passing){s, s->object.id, seq};
+        r->prefetch_given = region_given(r);
     }
     pthread_mutex_unlock(&region_lock);
     throttle_exempt_end();

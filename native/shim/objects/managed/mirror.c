@@ -12,11 +12,12 @@
 #define WORD 8u         /* bytes that one store may have written */
 #define STORE 4u        /* bytes that are sent together: no half of a number */
 #define NO_WORD UINT64_MAX
+#define NO_ROUND UINT64_MAX
 
 struct mirror {
     pthread_mutex_t lock; /* one thread exchanges at a time; taken before region_lock */
     uint64_t size;
-    uint64_t launches; /* of the region, when it was last asked what is under way */
+    uint64_t given;    /* region_given() when the thread last asked what is under way; NO_ROUND: not since the mirror began */
     uint64_t first;    /* the word that the host has written first since the last push */
     char *common;      /* what both sides had last */
     char *snapshot;    /* the host's, at one moment */
@@ -216,7 +217,6 @@ void mirror_refresh(void) {
 
 static void push(struct region *r, void *arg) {
     (void)arg;
-    r->launches++;
     mirror_push(r);
 }
 
@@ -235,7 +235,7 @@ static void end(struct region *r) {
 /* `idle`: nothing was under way when it was asked; of a region that was given to the device since, that says nothing. */
 static void end_all(bool idle) {
     for (struct region *r = region_next(0); r; r = region_next(region_base(r) + 1))
-        if (r->mirror && !r->gone && !r->users && idle && r->launches == r->mirror->launches) end(r);
+        if (r->mirror && !r->gone && !r->users && idle && region_given(r) == r->mirror->given) end(r);
 }
 
 static void round_of(struct region *r, void *arg) {
@@ -250,7 +250,7 @@ static void *run(void *arg) {
         uint64_t newest, passed;
         bool failed = false, launching = atomic_load(&region_launching) != 0;
         for (struct region *r = region_next(0); r; r = region_next(region_base(r) + 1))
-            if (r->mirror) r->mirror->launches = r->launches;
+            if (r->mirror) r->mirror->given = region_given(r);
         pthread_mutex_unlock(&region_lock);
         stream_fence_all(); /* so that streams say how far they are */
         session_flush();
@@ -276,6 +276,7 @@ bool mirror_begin(struct region *r) {
     pthread_mutex_init(&m->lock, NULL);
     m->size = r->size;
     m->first = NO_WORD;
+    m->given = NO_ROUND;
     m->common = (char *)(m + 1);
     m->snapshot = m->common + r->size;
     m->device = m->snapshot + r->size;

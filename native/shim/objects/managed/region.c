@@ -21,6 +21,7 @@ pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t region_changed = PTHREAD_COND_INITIALIZER;
 struct region *region_list;
 _Atomic uint64_t region_launching;
+uint64_t region_launches;
 static struct treap regions;
 static const struct pager *pager;
 

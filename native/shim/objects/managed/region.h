@@ -50,7 +50,7 @@ struct region {
     struct extent *extents;
     size_t n_extents;
     size_t accessible, dirty;     /* how many are clean or dirty, and dirty */
-    uint64_t launches;            /* how often it was given to the device */
+    uint64_t accesses;            /* how often a call that names it gave it to the device */
     unsigned users;               /* threads that work on it with the lock released */
     bool gone;                    /* freed, and waiting for them */
     struct shim_context *context; /* whose memory it is */
@@ -65,6 +65,7 @@ struct region {
     struct passing pushed;      /* the last copy to the device */
     uint64_t unpassed;          /* its number, if it did not end while a host function waited for it */
     struct passing prefetching; /* the last copy to the host that nobody has waited for */
+    uint64_t prefetch_given;    /* region_given() when it was queued */
 };
 
 static inline uint64_t region_base(const struct region *r) { return r->node.key; }
@@ -82,6 +83,10 @@ extern pthread_cond_t region_changed;
 extern struct region *region_list;
 /* Kernels that have been given their memory and are not posted yet. It grows with region_lock held. */
 extern _Atomic uint64_t region_launching;
+/* Kernels that have been given their memory so far: each may write any region, also one that the host cannot access and no list has. Guarded by region_lock. */
+extern uint64_t region_launches;
+/* How often the device was given the region. A copy to the host that was queued before the number changed may lack what is there now. */
+static inline uint64_t region_given(const struct region *r) { return r->accesses + region_launches; }
 
 /* Makes one of the pages at `base` (`shared`: shared memory that is mapped there already): stale, or clean, when both copies are zeros once the device's memory is filled. `watch`: who is told of touches. Pages that are in another one already are left to it. 0
  * or a CUresult; CUDA_ERROR_ALREADY_MAPPED: the process uses the addresses, where the server's driver chose them. */
