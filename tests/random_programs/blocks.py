@@ -13,6 +13,7 @@ KINDS = ("device", "async", "pitched", "virtual", "variable", "managed", "pageab
 OF_HOST = frozenset(KINDS[6:])  # host threads and host functions use them
 OF_KERNELS = frozenset(KINDS) - {"pageable", "pinned", "registered"}  # and fills
 MAPPED = frozenset(("mapped", "asked"))
+PEEKED = MAPPED | {"managed"}  # whose pages are watched
 KEPT = 48  # accesses of a block; when there are more, those of one agent become one
 
 
@@ -41,6 +42,8 @@ class Block:
     made: Point
     bytes: Bytes = field(init=False, repr=False)
     accesses: list[Access] = field(default_factory=list)
+    named: list[Point] = field(default_factory=list)  # steps that use it beside its accesses: it is freed after them
+    peeked: bool = False  # the host has looked at it while the device worked, and sees what is there now after a wait
 
     def __post_init__(self) -> None:
         self.bytes = np.zeros(self.size, np.uint8)

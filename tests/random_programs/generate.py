@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from random_programs.blocks import KINDS, OF_HOST, OF_KERNELS
+from random_programs.blocks import KINDS, OF_HOST, OF_KERNELS, PEEKED
 from random_programs.effects import KERNELS
 from random_programs.lowering import Op
 from random_programs.work import SYNC_WAYS, WAYS
@@ -64,6 +64,9 @@ class Generator:
         self.kinds = {k: KIND_WEIGHTS[k] for k in given if k in ("device", "pageable") or rng.random() < 0.6}
         if "shadowed" not in without and random.Random(f"shadowed {seed}").random() < 0.15:
             self.kinds["shadowed"] = KIND_WEIGHTS["shadowed"]
+        # Drawn by itself, so that seeds without it stay what they were.
+        self.peeks = random.Random(f"peeks {seed}")
+        self.peeking = 0.0 if "peek" in without or self.peeks.random() < 0.7 else self.peeks.choice((0.1, 0.4))
         if rng.random() < 0.6:
             self.kinds.pop("managed", None)  # with it the device has to be idle now and then
         self.weights = {o: w * rng.choice((0.5, 1, 2)) for o, w in OPERATIONS.items() if o not in without}
@@ -85,7 +88,7 @@ class Generator:
             make: Callable[[], Op | None] = getattr(self, self.rng.choices(names, weights)[0])
             op = make()
             if op is not None:
-                ops += [*self.first(op), op, *self.then(op)]
+                ops += [*self.first(op), op, *self.then(op), *self.peek()]
         return ops
 
     # -- what goes together
@@ -122,6 +125,14 @@ class Generator:
             return [Op(kind, op.thread, 0, self.rng.getrandbits(31), args) for kind, args in (("copy", names), ("check", look))]
         args = op.args | {"way": "any", "rows": 1, "size": size, "to_pitch": size, "from_pitch": size}
         return [Op("copy", op.thread, self.rng.choice(self.streams), self.rng.getrandbits(31), args)]
+
+    def peek(self) -> list[Op]:
+        rng = self.peeks
+        blocks = [number for number, (kind, _) in self.blocks.items() if kind in PEEKED]
+        if not blocks or rng.random() >= self.peeking:
+            return []
+        number = rng.choice(blocks)
+        return [Op("peek", rng.randrange(self.threads), 0, 0, {"block": number, "at": rng.randrange(self.blocks[number][1])})]
 
     # -- choices
 

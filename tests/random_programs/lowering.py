@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from random_programs.blocks import KINDS, MAPPED, OF_HOST, OF_KERNELS, Block, Span
+from random_programs.blocks import KINDS, MAPPED, OF_HOST, OF_KERNELS, PEEKED, Block, Span
 from random_programs.graphs import Graph, build
 from random_programs.means import Means
 from random_programs.order import Order, Point, Stream
@@ -88,14 +88,15 @@ class Lowering:
             for stream in list(self.order.by_agent.values()):
                 while self.order.clocks[thread][stream.agent] < stream.ticks:
                     self.means.order(thread, None, Point(stream.agent, stream.ticks), rng)
-        if any(span.block.kind in self.at_rest - {"managed"} for span in spans):  # which is not watched: the host sees what a wait has brought
+        # Managed memory is watched, and fetched when it is touched; of other memory the host sees what a wait has brought.
+        if any(span.block.peeked or span.block.kind in self.at_rest - {"managed"} for span in spans):
             self.order.sync_context(thread)
         self.ordered(thread, None, spans, rng)
 
     def host_touched(self, spans: list[Span], point: Point) -> None:
         self.note(spans, point)
         if any(span.block.kind in self.at_rest for span in spans):
-            self.order.managed_touched = point
+            self.order.managed_touched[point.agent] = point
 
     def stream_of(self, op: Op, thread: int) -> Stream:
         """The operation's: 0 the legacy one, 1 the thread's own, others as they were made."""
@@ -175,6 +176,14 @@ class Lowering:
         self.host_touched(work.spans, self.order.emit(thread, "host_here", *work.numbers))
         work.effect()
 
+    def do_peek(self, op: Op, thread: int, rng: random.Random) -> None:
+        """The host reads a byte whatever the device does with it meanwhile, and does not compare it."""
+        block = self.blocks.get(op.args["block"])
+        if block is not None and block.kind in PEEKED and op.args["at"] < block.size:
+            self.order.know(thread, block.made)
+            block.named.append(self.order.emit(thread, "peek", block.number, op.args["at"]))
+            block.peeked = True
+
     def do_check(self, op: Op, thread: int, rng: random.Random) -> None:
         block = self.blocks.get(op.args["block"])
         low, size = op.args["at"], op.args["size"]
@@ -237,7 +246,8 @@ class Lowering:
         for number, graph in list(self.graphs.items()):
             if block in graph.blocks:
                 self.destroy_graph(number, thread)
-        self.order.know(thread, block.made)
+        for point in (block.made, *block.named):
+            self.order.know(thread, point)
         span = [Span(block, 0, block.size, True)]
         if block.kind == "async":
             stream = self.stream_of(op, thread)
@@ -278,7 +288,7 @@ class Lowering:
             stream = self.stream_of(op, thread)
             self.know_blocks(thread, [Span(block, 0, 1, False)])
             self.ordered(thread, stream, [Span(block, 0, block.size, True)], rng)
-            point = self.order.submit(thread, stream, "prefetch", block.number, stream.number)
+            point = self.order.submit(thread, stream, "prefetch", block.number, stream.number, op.salt >> 2 & 1)
             self.note([Span(block, 0, block.size, True)], point)
 
     def do_new_stream(self, op: Op, thread: int, rng: random.Random) -> None:
@@ -316,6 +326,8 @@ class Lowering:
     def destroy_graph(self, number: int, thread: int) -> None:
         graph = self.graphs.pop(number)
         self.order.know(thread, graph.used)
+        for block in graph.blocks:
+            block.named.append(graph.used)  # a graph that was never launched has left no access
         self.order.emit(thread, "graph_destroy", graph.number)
 
     def do_graph_destroy(self, op: Op, thread: int, rng: random.Random) -> None:

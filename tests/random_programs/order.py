@@ -68,7 +68,7 @@ class Order:
         self.by_agent = {stream.agent: stream for stream in self.streams}
         self.lanes: list[Stream] = []  # that only captures use
         self.events: list[Event] = []
-        self.managed_touched: Point | None = None  # by the host: what is submitted comes after
+        self.managed_touched: dict[int, Point] = {}  # by each thread of the host, last: what is submitted comes after
         self.captured: Point | None = None
         self.context_synced: dict[int, int] = {}
 
@@ -123,7 +123,8 @@ class Order:
 
     def before_submitting(self, thread: int, stream: Stream) -> None:
         self.know(thread, stream.last)
-        self.know(thread, self.managed_touched)
+        for touched in self.managed_touched.values():
+            self.know(thread, touched)
 
     def clock_at(self, thread: int, stream: Stream, work: bool = True) -> Clock:
         """After what a piece of work would run that the thread submitted now."""

@@ -65,6 +65,20 @@ BUGS = [
         60_000,
     ),
     Bug(
+        "a_fetch_beside_a_launch_is_kept",
+        "objects/managed/coherence.c",
+        "return f->beside_work || region_given(f->region) != f->given;",
+        "return f->beside_work;",
+        400_000,
+    ),
+    Bug(
+        "a_prefetch_behind_which_a_kernel_was_launched_is_kept",
+        "objects/managed/coherence.c",
+        "region_given(r) == r->prefetch_given ? BLOCK_CLEAN : BLOCK_STALE",
+        "r->prefetch_given ? BLOCK_CLEAN : BLOCK_STALE",
+        400_000,
+    ),
+    Bug(
         "a_copy_to_the_host_is_told_too_early",
         "session/streams.c",
         "enum expect_outcome outcome = expect_end(s, upto, failed, receiving);",

@@ -73,6 +73,7 @@ struct Thread {
             {"kernel", &Thread::kernel},
             {"host", &Thread::host},
             {"host_here", &Thread::host_here},
+            {"peek", &Thread::peek},
             {"check_here", &Thread::check_here},
             {"check", &Thread::check_copy},
             {"write_value", &Thread::write_value},
@@ -132,6 +133,7 @@ struct Thread {
             CHECK(cuLaunchHostFunc(at(s.numbers[7]), run_host_work, work));
     }
     void host_here(const Step &s) { run_host_work(host_work(o, s.numbers.data())); }
+    void peek(const Step &s) { static_cast<void>(*(static_cast<volatile unsigned char *>(o.blocks[s.numbers[0]].host) + s.numbers[1])); }
     void check_here(const Step &s) { compare(s, o.blocks[s.numbers[0]].host + s.numbers[1]); }
     void check_copy(const Step &s) {
         std::vector<unsigned char> bytes(s.numbers[2]);
@@ -161,10 +163,10 @@ struct Thread {
     }
     // Work of the legacy stream, which waits for the blocking ones and they for it.
     void barrier(const Step &) { CHECK(cuMemsetD32Async(o.scratch, 0, 1, nullptr)); }
-    void prefetch(const Step &s) { // block, stream
-        CUmemLocation device = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    void prefetch(const Step &s) { // block, stream, and whether to the host
+        CUmemLocation to = {s.numbers[2] ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, {0}};
         const Block &block = o.blocks[s.numbers[0]];
-        CHECK(cuMemPrefetchAsync(block.address, block.size, device, 0, at(s.numbers[1])));
+        CHECK(cuMemPrefetchAsync(block.address, block.size, to, 0, at(s.numbers[1])));
     }
     void graph(const Step &s) {
         CHECK(cuGraphCreate(&o.graphs[s.numbers[0]], 0));
