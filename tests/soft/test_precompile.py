@@ -137,7 +137,7 @@ def test_a_module_that_goes(precompiler: precompile.Precompiler, here: list[str]
     assert not here
 
 
-@pytest.mark.parametrize(("text", "cores", "count"), [("on", 2, 2), ("on", 1, 0), ("on", 64, precompile.MOST), ("", 64, 0)])
+@pytest.mark.parametrize(("text", "cores", "count"), [("", 2, 2), ("", 1, 0), ("", 64, precompile.MOST), ("off", 64, 0)])
 def test_how_many_at_a_time(monkeypatch: pytest.MonkeyPatch, text: str, cores: int, count: int) -> None:
     monkeypatch.setenv(precompile.SETTING, text)
     monkeypatch.setattr(precompile.os, "sched_getaffinity", lambda _: range(cores))
@@ -146,5 +146,5 @@ def test_how_many_at_a_time(monkeypatch: pytest.MonkeyPatch, text: str, cores: i
 
 def test_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(precompile.SETTING, "yes")
-    with pytest.raises(GpuvirtError, match="GPUVIRT_SOFT_PRECOMPILE=yes: it is 'on' or unset"):
+    with pytest.raises(GpuvirtError, match="GPUVIRT_SOFT_PRECOMPILE=yes: it is 'off' or unset"):
         precompile.threads()

@@ -16,7 +16,7 @@ WRONG = [
     ("LANES", "alway", "GPUVIRT_SOFT_LANES=alway: it is 'always' or unset"),
     ("SCHEDULE", "7,core", "GPUVIRT_SOFT_SCHEDULE=7,core: it is a number, or a number and ',cores', or unset"),
     ("SHAPES", "exactly", "GPUVIRT_SOFT_SHAPES=exactly: it is 'exact' or unset"),
-    ("PRECOMPILE", "no", "GPUVIRT_SOFT_PRECOMPILE=no: it is 'on' or unset"),
+    ("PRECOMPILE", "no", "GPUVIRT_SOFT_PRECOMPILE=no: it is 'off' or unset"),
     ("ISA", "sse9", "GPUVIRT_SOFT_ISA=sse9 is none of avx512, avx2, baseline"),
     ("DUMP", "no-such-pass", "GPUVIRT_SOFT_DUMP: there is no pass no-such-pass; there are "),
     ("LOG", "/nowhere/log", "GPUVIRT_SOFT_LOG=/nowhere/log: this file cannot be written: No such file or directory"),
@@ -41,7 +41,7 @@ def test_wrong(environment: pytest.MonkeyPatch, name: str, value: str, text: str
 
 def test_right(environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     check_settings()
-    for name, value in (("LANES", "always"), ("SCHEDULE", "7,cores"), ("SHAPES", "exact"), ("PRECOMPILE", "on"), ("ISA", "avx2"), ("DUMP", "parse,emit"), ("LOG", str(tmp_path / "log"))):
+    for name, value in (("LANES", "always"), ("SCHEDULE", "7,cores"), ("SHAPES", "exact"), ("PRECOMPILE", "off"), ("ISA", "avx2"), ("DUMP", "parse,emit"), ("LOG", str(tmp_path / "log"))):
         environment.setenv(PREFIX + name, value)
     check_settings()
     assert (tmp_path / "log").read_bytes() == b""

@@ -31,13 +31,13 @@ def threads() -> int:
     """How many kernels are compiled at a time, 0: none ahead of its launch.
 
     Raises:
-        GpuvirtError: the setting is neither "on" nor unset.
+        GpuvirtError: the setting is neither "off" nor unset.
     """
     text = os.environ.get(SETTING, "")
-    if text not in ("", "on"):
-        raise GpuvirtError(f"{SETTING}={text}: it is 'on' or unset")
+    if text not in ("", "off"):
+        raise GpuvirtError(f"{SETTING}={text}: it is 'off' or unset")
     cores = len(os.sched_getaffinity(0))
-    return min(cores, MOST) if cores > 1 and text else 0
+    return min(cores, MOST) if cores > 1 and not text else 0
 
 
 class Precompiler:
