@@ -17,13 +17,13 @@
 struct mirror {
     pthread_mutex_t lock; /* one thread exchanges at a time; taken before region_lock */
     uint64_t size;
-    uint64_t given;    /* region_given() when the thread last asked what is under way; NO_ROUND: not since the mirror began */
-    uint64_t first;    /* the word that the host has written first since the last push */
-    char *common;      /* what both sides had last */
-    char *snapshot;    /* the host's, at one moment */
-    char *device;      /* the device's */
-    char *before;      /* the device's, as it was fetched before */
-    uint16_t *writes;  /* how often the host has changed a word */
+    uint64_t given;   /* region_given() when the thread last asked what is under way; NO_ROUND: not since the mirror began */
+    uint64_t first;   /* the word that the host has written first since the last push */
+    char *common;     /* what both sides had last */
+    char *snapshot;   /* the host's, at one moment */
+    char *device;     /* the device's */
+    char *before;     /* the device's, as it was fetched before */
+    uint16_t *writes; /* how often the host has changed a word */
 };
 
 _Atomic uint64_t mirrors;
