@@ -136,6 +136,65 @@ static void served() {
     CHECK(cudaFreeHost(q));
 }
 
+__global__ void take(const int *from, int *to) { *to = *from; }
+__global__ void take_time(long long cycles) {
+    for (long long begun = clock64(); clock64() - begun < cycles;) {
+    }
+}
+
+// A thread touches the memory, all the time or when a kernel is being launched, and other work is under way or not: the kernel gets what was written before it was launched, and who wrote
+// it sees it meanwhile.
+static void beside_launches(bool all_the_time) {
+    int *v = host(2048, cudaHostAllocMapped), *other = host(1024, cudaHostAllocMapped), *seen, *got;
+    CHECK(cudaHostGetDevicePointer(&seen, v, 0));
+    CHECK(cudaMalloc(&got, 4));
+    std::memset(v, 0, 8192);
+    std::memset(other, 0, 4096);
+    cudaStream_t s, t;
+    CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking));
+    std::atomic<int> launching{0}, wrong{0};
+    std::atomic<bool> over{false};
+    std::thread toucher([&] {
+        volatile int *page = v + 500, *next_page = v + 1500, *apart = other + 500;
+        for (int last = 0; !over; *apart = *apart + 1) {
+            int now = launching;
+            if (!all_the_time && now == last) continue;
+            if (*page != 0 || *next_page != last) wrong++;
+            *next_page = last = now;
+        }
+    });
+    int reverted = 0, missed = 0;
+    for (int round = 1; round <= 600; round++) {
+        if (round % 6) {
+            synchronize();
+            if (round % 6 > 1) usleep(1000); // nothing is under way, and the memory is not mirrored any more
+        } else {
+            take_time<<<1, 1, 0, t>>>(100000);
+        }
+        v[0] = round;
+        launching = round;
+        take<<<1, 1, 0, s>>>(seen, got);
+        for (int i = 0; i < 300; i++)
+            if (*(volatile int *)v != round) reverted++;
+        int what;
+        CHECK(cudaMemcpyAsync(&what, got, 4, cudaMemcpyDeviceToHost, s));
+        CHECK(cudaStreamSynchronize(s));
+        if (what != round) missed++;
+    }
+    over = true;
+    toucher.join();
+    if (wrong || reverted || missed) std::printf("%d wrong, %d reverted, %d missed\n", wrong.load(), reverted, missed);
+    EXPECT(wrong == 0 && reverted == 0 && missed == 0);
+    CHECK(cudaStreamDestroy(s));
+    CHECK(cudaStreamDestroy(t));
+    CHECK(cudaFree(got));
+    CHECK(cudaFreeHost(v));
+    CHECK(cudaFreeHost(other));
+}
+static void touched_all_the_time() { beside_launches(true); }
+static void touched_at_launches() { beside_launches(false); }
+
 static void CUDART_CB set(void *flag) { *(volatile int *)flag = 9; }
 
 // A host function of one stream releases a kernel of another.
@@ -213,8 +272,14 @@ int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"asked_for", asked_for}, {"by_a_parameter", by_a_parameter},         {"released", released},
-                 {"served", served},       {"by_a_host_function", by_a_host_function}, {"the_rest", the_rest},
+    } cases[] = {{"asked_for", asked_for},
+                 {"by_a_parameter", by_a_parameter},
+                 {"released", released},
+                 {"touched_all_the_time", touched_all_the_time},
+                 {"touched_at_launches", touched_at_launches},
+                 {"served", served},
+                 {"by_a_host_function", by_a_host_function},
+                 {"the_rest", the_rest},
                  {"elsewhere", elsewhere}};
     only_allocated = argc == 3;
     CHECK(cudaFree(0));

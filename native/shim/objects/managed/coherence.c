@@ -266,7 +266,9 @@ static bool touched(uint64_t address, bool write) {
                 await_word(r, r->pushed);
         } else if (wants_mirror(r) && under_way(&r->pushed) && !session_host_function_pending()) {
             wait_for(r, r->pushed); /* what the mirror sends comes after it */
-        } else if (wants_mirror(r) && !under_way(&r->pushed)) {
+        } else if (wants_mirror(r) && r->senders && !session_host_function_pending()) {
+            pthread_cond_wait(&region_changed, &region_lock); /* the mirror would fetch what the device has without it */
+        } else if (wants_mirror(r) && !under_way(&r->pushed) && !r->senders) {
             if (begin_mirror(r)) continue;
             open_all(r);
             break;
@@ -356,7 +358,10 @@ static int give(struct region *r, size_t first, size_t n, size_t spare, size_t n
 /* Sends what was noted; region_lock is released meanwhile. Launches of other threads wait until the copies are queued. */
 static int send(struct shim_stream *s, const struct written_list *l) {
     int rc = 0;
-    for (size_t i = 0; i < l->n; i++) l->all[i].region->users++;
+    for (size_t i = 0; i < l->n; i++) {
+        l->all[i].region->users++;
+        l->all[i].region->senders++;
+    }
     sending++;
     pthread_mutex_unlock(&region_lock);
     for (size_t i = 0; i < l->n && !rc; i++) {
@@ -368,6 +373,7 @@ static int send(struct shim_stream *s, const struct written_list *l) {
     for (size_t i = 0; i < l->n; i++) {
         struct region *r = l->all[i].region;
         r->users--;
+        r->senders--;
         if (l->all[i].seq) r->pushed = (struct passing){s, s->object.id, l->all[i].seq};
         for (size_t b = l->all[i].first; b < l->all[i].first + l->all[i].n; b++) r->blocks[b] &= (uint8_t)~BLOCK_SENDING;
     }

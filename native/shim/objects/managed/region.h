@@ -52,6 +52,7 @@ struct region {
     size_t accessible, dirty;     /* how many are clean or dirty, and dirty */
     uint64_t accesses;            /* how often a call that names it gave it to the device */
     unsigned users;               /* threads that work on it with the lock released */
+    unsigned senders;             /* of these, threads that send what the host has written */
     bool gone;                    /* freed, and waiting for them */
     struct shim_context *context; /* whose memory it is */
     unsigned attached;            /* CU_MEM_ATTACH_* */
