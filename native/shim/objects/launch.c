@@ -194,11 +194,11 @@ static int launch(const struct request *r) {
         if (params != packed && managed_in_use()) params = memcpy(packed, params, f->meta->param_bytes);
     }
     if (stream_captures(s)) return capture(s, r, &clusters, params, f->meta->param_bytes);
-    bool begun = false;
     if (atomic_load_explicit(&f->module->references, memory_order_acquire)) rc = reference_send(f->module);
     if (!rc && atomic_load_explicit(&range_unmapped, memory_order_relaxed)) rc = host_map_reachable(params, f->meta->param_bytes);
-    if (!rc) rc = managed_launch(s, &begun);
     if (rc) return rc;
+    bool begun = managed_begin();
+    rc = managed_launch(s);
     struct gv_cmd_launch c = {.stream = stream_id(s),
                               .module = f->module->object.id,
                               .kernel = f->index,
@@ -210,10 +210,10 @@ static int launch(const struct request *r) {
                               .block = {r->block[0], r->block[1], r->block[2]},
                               .params = params,
                               .params_size = f->meta->param_bytes};
-    uint64_t seq = post_launch(s->session.ctx, 0, &c);
+    uint64_t seq = rc ? 0 : post_launch(s->session.ctx, 0, &c);
     if (seq) stream_posted(s, seq, false);
-    managed_launched(begun);
-    return seq ? 0 : post_refused();
+    managed_end(begun);
+    return rc || seq ? rc : post_refused();
 }
 
 CUresult impl_cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,

@@ -7,7 +7,6 @@
 #include "memory_operation.h"
 #include "objects/graph/graph.h"
 #include "objects/managed/managed.h"
-#include "objects/managed/shadow.h"
 
 enum { MAY_READ = 1, MAY_WRITE = 3 }; /* CU_MEM_ACCESS_FLAGS */
 
@@ -95,7 +94,7 @@ static int post(CUstream stream, const struct gv_memory_operation *operations, u
     if (!rc && stream_captures(s)) {
         return capture(s, operations, n);
     }
-    bool begun = shadow_begin();
+    bool begun = managed_begin();
     for (unsigned i = 0; i < n && !rc; i++) {
         bool written = operations[i].kind == GV_WRITE_VALUE_32 || operations[i].kind == GV_WRITE_VALUE_64;
         rc = managed_access(s, operations[i].address, gv_memory_operation_width(&operations[i]), written, false);
@@ -106,7 +105,7 @@ static int post(CUstream stream, const struct gv_memory_operation *operations, u
         seq = post_memory_operations(stream_ctx(s), 0, &c);
         if (seq) stream_posted(s, seq, false);
     }
-    shadow_end(begun);
+    managed_end(begun);
     return rc || !n || seq ? rc : post_refused();
 }
 

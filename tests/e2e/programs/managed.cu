@@ -365,7 +365,7 @@ static void provisional() {
     CHECK(cudaFree(other));
 }
 
-// A thread reads a page while another one launches a kernel that writes it: what the reader's touch brought is not what the host sees once the kernel has been waited for.
+// A thread reads a page while another one queues a kernel or a fill that writes it: what the reader's touch brought is not what the host sees once the kernel has been waited for.
 static void beside_launches() {
     int *v = managed<int>(1024);
     v[1023] = 7;
@@ -383,10 +383,14 @@ static void beside_launches() {
         synchronize();
         begun = round;
         for (int i = 0; i < round % 20 * 50; i++) begun.load();
-        put<<<1, 1>>>(v, 0, round);
+        bool kernel = round / 2 % 2;
+        if (kernel)
+            put<<<1, 1>>>(v, 0, round);
+        else
+            CHECK(cudaMemsetAsync(v, round % 128, 4));
         while (round % 2 && ended < round) std::this_thread::yield();
         synchronize();
-        if (v[0] != round) wrong++;
+        if (v[0] != (kernel ? round : round % 128 * 0x01010101)) wrong++;
         while (ended < round) std::this_thread::yield();
     }
     reader.join();

@@ -116,9 +116,9 @@ static void fetch_begins(struct fetch *f, const struct region *r) {
     *f = (struct fetch){.next = fetches, .region = r, .number = ++fetches_begun, .given = region_given(r)};
     fetches = f;
     atomic_fetch_add(&fetching, 1); /* before it is asked what is under way: who waits for that looks here afterwards */
-    bool launching = atomic_load(&region_launching) != 0;
+    bool posting = atomic_load(&region_posting) != 0;
     stream_progress(&newest, &passed);
-    f->beside_work = launching || passed != UINT64_MAX;
+    f->beside_work = posting || passed != UINT64_MAX;
 }
 
 static void fetch_ends(struct fetch *f) {
@@ -227,7 +227,7 @@ static bool wants_mirror(const struct region *r) {
     uint64_t newest, passed;
     if (!r->mapped || r->mirror || r->size > MIRROR_MOST) return false;
     stream_progress(&newest, &passed);
-    return passed != UINT64_MAX || atomic_load(&region_launching);
+    return passed != UINT64_MAX || atomic_load(&region_posting);
 }
 
 /* Fetches what is missing, and makes all of it accessible. */
@@ -397,11 +397,19 @@ static bool open_to(const struct region *r, const struct shim_stream *s) {
     return r->attached == CU_MEM_ATTACH_GLOBAL;
 }
 
-int managed_launch(struct shim_stream *s, bool *begun) {
-    *begun = managed_in_use();
-    if (!*begun) return 0;
+bool managed_begin(void) {
+    bool begun = managed_in_use();
+    if (begun) atomic_fetch_add(&region_posting, 1);
+    return begun;
+}
+
+void managed_end(bool begun) {
+    if (begun) atomic_fetch_sub(&region_posting, 1);
+}
+
+int managed_launch(struct shim_stream *s) {
+    if (!managed_in_use()) return 0;
     struct written_list l = {0};
-    atomic_fetch_add(&region_launching, 1);
     int rc = shadow_launch();
     pthread_mutex_lock(&region_lock);
     region_launches++;
@@ -411,13 +419,7 @@ int managed_launch(struct shim_stream *s, bool *begun) {
         next = r->next;
         if (!r->gone && !r->mirror && open_to(r, s)) rc = give(r, 0, r->n, 0, 0, true, &l);
     }
-    rc = finish(s, rc, &l);
-    if (rc) managed_launched(true);
-    return rc;
-}
-
-void managed_launched(bool begun) {
-    if (begun) atomic_fetch_sub(&region_launching, 1);
+    return finish(s, rc, &l);
 }
 
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole) {
@@ -505,7 +507,7 @@ int coherence_prefetch(struct shim_stream *s, uint64_t address, uint64_t size) {
     while (r && r->prefetching.stream && !r->gone) end_prefetch(r);
     uint64_t low = r ? address - region_base(r) : 0, high = r && !r->gone ? least(low + size, r->size) : 0;
     /* What other streams have under way may write it after the copy, and a wait for that comes before the touch. */
-    bool settled = !atomic_load(&region_launching) && r && streams_passed_but(s, r->context->pages);
+    bool settled = !atomic_load(&region_posting) && r && streams_passed_but(s, r->context->pages);
     for (size_t i = r ? low >> r->shift : 0, n; !rc && settled && i << r->shift < high; i += n ? n : 1) {
         for (n = 0; (i + n) << r->shift < high && r->blocks[i + n] == BLOCK_STALE; n++) r->blocks[i + n] |= BLOCK_PREFETCHED;
         uint64_t seq = 0;

@@ -30,10 +30,11 @@ static inline bool managed_in_use(void) { return atomic_load_explicit(&managed_r
 /* Whether an address lies in managed memory, or is a device's address of host memory. */
 bool managed_contains(uint64_t address);
 
-/* A kernel, which may read and write all that its stream has access to, is about to be posted: what the host has written is sent on the stream before it. 0 or a CUresult. With 0 *begun is
- * for managed_launched, once the kernel is posted: until then nothing that is asked of the streams knows of it. */
-int managed_launch(struct shim_stream *s, bool *begun);
-void managed_launched(bool begun);
+/* Around managed_launch, or managed_access, and the posting of its command: until that, nothing that is asked of the streams knows of it, and what is fetched may lack what it writes. */
+bool managed_begin(void);
+void managed_end(bool begun);
+/* A kernel, which may read and write all that its stream has access to, is about to be posted: what the host has written is sent on the stream before it. 0 or a CUresult. */
+int managed_launch(struct shim_stream *s);
 /* A command that reads (or writes) `size` bytes of device memory at an address is about to be posted; anything may lie there. `whole`: it writes each byte of them. */
 int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool written, bool whole);
 /* Pointers, at most `room` of them, among what the host has written and no kernel was given yet. Returns how many. */

@@ -263,7 +263,7 @@ static void *run(void *arg) {
     for (;;) {
         while (!atomic_load(&mirrors)) pthread_cond_wait(&wanted, &region_lock);
         uint64_t newest, passed;
-        bool failed = false, launching = atomic_load(&region_launching) != 0;
+        bool failed = false, posting = atomic_load(&region_posting) != 0;
         for (struct region *r = region_next(0); r; r = region_next(region_base(r) + 1))
             if (r->mirror) r->mirror->given = region_given(r);
         pthread_mutex_unlock(&region_lock);
@@ -272,7 +272,7 @@ static void *run(void *arg) {
         stream_progress(&newest, &passed);
         pthread_mutex_lock(&region_lock);
         each(round_of, &failed);
-        end_all((passed == UINT64_MAX && !launching) || failed);
+        end_all((passed == UINT64_MAX && !posting) || failed);
         if (session_broken()) break;
         pthread_mutex_unlock(&region_lock);
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);

@@ -20,7 +20,7 @@ _Atomic uint64_t managed_regions, managed_provisional;
 pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t region_changed = PTHREAD_COND_INITIALIZER;
 struct region *region_list;
-_Atomic uint64_t region_launching;
+_Atomic uint64_t region_posting;
 uint64_t region_launches;
 static struct treap regions;
 static const struct pager *pager;

@@ -30,7 +30,6 @@ _Atomic uint64_t shadows;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken before region_lock */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct shadow *all;
-static _Atomic uint64_t posting; /* threads between shadow_begin and shadow_end */
 
 /* Who holds the lock is not throttled: what would end that may wait for the lock. */
 static void enter(void) {
@@ -150,16 +149,6 @@ int shadow_access(uint64_t device, bool written) {
     return rc;
 }
 
-bool shadow_begin(void) {
-    bool begun = shadow_in_use();
-    if (begun) atomic_fetch_add(&posting, 1);
-    return begun;
-}
-
-void shadow_end(bool begun) {
-    if (begun) atomic_fetch_sub(&posting, 1);
-}
-
 /* ---- to the host ---- */
 
 /* Takes over what the device has changed and the host has not. */
@@ -198,10 +187,10 @@ static void refresh(struct shadow *h) {
     while (h->fetching) pthread_cond_wait(&changed, &lock);
     for (bool done = !h->written; !done;) {
         uint64_t newest, passed, launches = h->launches;
-        bool launching = atomic_load(&region_launching) || atomic_load(&posting);
+        bool posting = atomic_load(&region_posting) != 0;
         stream_progress(&newest, &passed);
         done = fetch(h);
-        if (done && h->launches == launches) h->written = launching || passed != UINT64_MAX; /* work that goes on may write after this */
+        if (done && h->launches == launches) h->written = posting || passed != UINT64_MAX; /* work that goes on may write after this */
     }
     h->users--;
     pthread_cond_broadcast(&changed);

@@ -19,9 +19,6 @@ uint64_t shadow_of(uint64_t host);
 int shadow_launch(void);
 /* The same for a command that reads (or writes) an address of a device. */
 int shadow_access(uint64_t device, bool written);
-/* Around shadow_access and the posting of its command: a wait of another thread's between them must not take the device for idle. */
-bool shadow_begin(void);
-void shadow_end(bool begun);
 /* The program has waited for some work: what the devices have changed comes to the host. */
 void shadow_waited(void);
 /* What the device has changed comes to the host range that begins there, whose shadow is one no more. Nothing runs that uses it. */

@@ -1,6 +1,6 @@
 /* Copies from and to arrays. Between arrays and device memory they are one command; what comes from host memory or goes there passes through device memory that is
  * allocated for it, so that all the ways of host data (payloads, pinned memory, late sources, resuming) are those of other copies. */
-#include "objects/managed/shadow.h"
+#include "objects/managed/managed.h"
 #include "objects/memory/array_copy.h"
 
 #include "gv_client.h"
@@ -46,9 +46,9 @@ static int post_ready(struct shim_stream *s, const struct copy_side *dst, const 
 }
 
 static int post(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
-    bool begun = shadow_begin();
+    bool begun = managed_begin();
     int rc = post_ready(s, dst, src, box, wait);
-    shadow_end(begun);
+    managed_end(begun);
     return !rc && wait && dst->where != COPY_ARRAY ? copy_settle(s, dst->address) : rc;
 }
 

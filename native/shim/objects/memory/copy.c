@@ -437,9 +437,9 @@ static int copy_posted(struct shim_stream *s, const struct copy_side *dst, const
 
 /* Between two sides that were checked. */
 static int copy_checked(struct shim_stream *s, const struct copy_side *dst, const struct copy_side *src, const struct copy_box *box, bool wait) {
-    bool begun = shadow_begin();
+    bool begun = managed_begin();
     int rc = copy_posted(s, dst, src, box, wait);
-    shadow_end(begun);
+    managed_end(begun);
     return !rc && wait && dst->where != COPY_HOST ? copy_settle(s, dst->address) : rc;
 }
 
@@ -494,11 +494,11 @@ int copy_fill(struct shim_stream *s, uint64_t dst, uint64_t pitch, unsigned elem
     int rc = check_device(s, &side, &box, MAY_WRITE);
     if (rc) return rc;
     struct gv_cmd_fill c = {.stream = stream_id(s), .dst = dst, .pitch = pitch, .elem = element, .value = value, .width = width, .height = height};
-    bool begun = shadow_begin();
+    bool begun = managed_begin();
     rc = copy_managed(s, &side, &box, true);
     uint64_t seq = rc ? 0 : post_fill(stream_ctx(s), 0, &c);
     if (seq) stream_posted(s, seq, false);
-    shadow_end(begun);
+    managed_end(begun);
     if (!seq) return rc ? rc : post_refused();
     return wait ? copy_settle(s, dst) : 0;
 }
