@@ -18,7 +18,6 @@ struct mirror {
     pthread_mutex_t lock; /* one thread exchanges at a time; taken before region_lock */
     uint64_t size;
     uint64_t given;   /* region_given() when the thread last asked what is under way; NO_ROUND: not since the mirror began */
-    bool unsent;      /* begun with what the host had written, which is not queued yet; region_lock held */
     uint64_t first;   /* the word that the host has written first since the last push */
     char *common;     /* what both sides had last */
     char *snapshot;   /* the host's, at one moment */
@@ -104,8 +103,6 @@ static bool take_snapshot(struct region *r, uint64_t *first) {
         memcpy(m->snapshot, r->view, m->size);
         *first = m->first;
         m->first = NO_WORD;
-    } else {
-        m->unsent = false;
     }
     pthread_mutex_unlock(&region_lock);
     return dirty;
@@ -127,9 +124,6 @@ static int push_locked(struct region *r) {
     }
     free(all);
     if (!rc) session_flush();
-    pthread_mutex_lock(&region_lock);
-    m->unsent = false;
-    pthread_mutex_unlock(&region_lock);
     return rc;
 }
 
@@ -226,17 +220,8 @@ static void push(struct region *r, void *arg) {
     mirror_push(r);
 }
 
-/* Whether a mirror has begun behind the place where the list had been gone through. */
-static bool any_unsent(void) {
-    for (struct region *r = region_next(0); r; r = region_next(region_base(r) + 1))
-        if (r->mirror && !r->gone && r->mirror->unsent) return true;
-    return false;
-}
-
 void mirror_push_all(void) {
-    if (!atomic_load_explicit(&mirrors, memory_order_relaxed)) return;
-    each(push, NULL);
-    while (any_unsent()) each(push, NULL);
+    if (atomic_load_explicit(&mirrors, memory_order_relaxed)) each(push, NULL);
 }
 
 /* ---- the thread ---- */
@@ -301,7 +286,6 @@ bool mirror_begin(struct region *r) {
         bool dirty = region_state(r, i >> r->shift) == BLOCK_DIRTY;
         m->common[i] = dirty ? (char)~r->view[i] : r->view[i]; /* what the device lacks differs, and is sent */
     }
-    m->unsent = r->dirty != 0;
     r->mirror = m;
     atomic_fetch_add(&mirrors, 1);
     pthread_cond_broadcast(&wanted);
