@@ -30,7 +30,7 @@ class Place:
 
 PLACES = {
     "what the host has written is about to be queued": Place("managed/coherence.c", SEND, "mapped", "touched_all_the_time"),
-    "a fetch is about to be queued": Place("managed/coherence.c", "    fetch_begins(&f, r);\n    unlock(r);\n", "managed", "beside_launches"),
+    "what a fetch has brought is not seen yet": Place("managed/coherence.c", "    if (!rc) rc = status;\n", "managed", "beside_launches"),
     "a kernel has its memory and is not posted": Place("launch.c", "    rc = managed_launch(s);\n", "managed", "beside_launches"),
     "a fill has its memory and is not posted": Place("memory/copy.c", FILL, "managed", "beside_launches"),
 }

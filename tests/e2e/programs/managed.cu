@@ -383,6 +383,7 @@ static void beside_launches() {
         synchronize();
         begun = round;
         for (int i = 0; i < round % 20 * 50; i++) begun.load();
+        if (round % 3 == 0) usleep(round % 20 * 10); // the reader's touch is under way
         bool kernel = round / 2 % 2;
         if (kernel)
             put<<<1, 1>>>(v, 0, round);
