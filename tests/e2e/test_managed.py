@@ -49,6 +49,13 @@ def test_touches_in_order_take_more_at_a_time(pool: Server, program: Path) -> No
     assert json.loads(done.stderr.splitlines()[-1].removeprefix("gpuvirt: "))["waits"] <= 100
 
 
+def test_what_was_prefetched_needs_no_wait(pool: Server, program: Path) -> None:
+    """A wait for each of twenty rounds, and not a second one for what the host then reads."""
+    done = run_program(pool, [program, "prefetched"], "--link", "delay(rtt=5ms,tcp)", "--stats")
+    assert_right(done)
+    assert json.loads(done.stderr.splitlines()[-1].removeprefix("gpuvirt: "))["waits"] <= 35
+
+
 def test_without_the_preload_system_calls_say_so(pool: Server, program: Path) -> None:
     """As in a process that `gpuvirt run` did not start."""
     done = run_program(pool, ["env", "-u", "LD_PRELOAD", program, "system_calls"], GPUVIRT_PAGER="signal")

@@ -399,6 +399,29 @@ static void beside_launches() {
     CHECK(cudaFree(v));
 }
 
+// Twenty rounds of a kernel, a prefetch to the host, a wait and reads; another stream has work that nobody has waited for.
+static void prefetched() {
+    const size_t n = 1 << 16;
+    int *v = managed<int>(n), *d;
+    cudaMemLocation cpu = {cudaMemLocationTypeHost, 0};
+    cudaStream_t s, t;
+    CHECK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&t, cudaStreamNonBlocking));
+    CHECK(cudaMalloc(&d, 4));
+    CHECK(cudaMemsetAsync(d, 0, 4, t));
+    for (size_t i = 0; i < n; i++) v[i] = 0;
+    for (int round = 1; round <= 20; round++) {
+        add<<<8, 128, 0, s>>>(v, n, 1);
+        CHECK(cudaMemPrefetchAsync(v, n * 4, cpu, 0, s));
+        CHECK(cudaStreamSynchronize(s));
+        for (size_t i = 0; i < n; i++) EXPECT(v[i] == round);
+    }
+    CHECK(cudaStreamDestroy(s));
+    CHECK(cudaStreamDestroy(t));
+    CHECK(cudaFree(d));
+    CHECK(cudaFree(v));
+}
+
 // Hints, which change no result, and what they leave to ask for.
 static void hints() {
     const size_t n = 1 << 20;
@@ -559,7 +582,22 @@ int main(int argc, char **argv) {
     struct {
         const char *name;
         void (*run)();
-    } cases[] = {{"in_turn", in_turn}, {"neighbours", neighbours}, {"nested", nested}, {"copies", copies}, {"system_calls", system_calls}, {"host_functions", host_functions}, {"signals", signals}, {"threads", threads}, {"provisional", provisional}, {"beside_launches", beside_launches}, {"hints", hints}, {"graphs", graphs}, {"variables", variables}, {"refusals", refusals}, {"too_much", too_much}};
+    } cases[] = {{"in_turn", in_turn},
+                 {"neighbours", neighbours},
+                 {"nested", nested},
+                 {"copies", copies},
+                 {"system_calls", system_calls},
+                 {"host_functions", host_functions},
+                 {"signals", signals},
+                 {"threads", threads},
+                 {"provisional", provisional},
+                 {"beside_launches", beside_launches},
+                 {"prefetched", prefetched},
+                 {"hints", hints},
+                 {"graphs", graphs},
+                 {"variables", variables},
+                 {"refusals", refusals},
+                 {"too_much", too_much}};
     CHECK(cudaFree(0));
     for (auto &c : cases)
         if (argc < 2 || c.name == std::string(argv[1])) c.run();

@@ -517,6 +517,7 @@ int coherence_prefetch(struct shim_stream *s, uint64_t address, uint64_t size) {
     }
     pthread_mutex_unlock(&region_lock);
     throttle_exempt_end();
+    if (!settled) stream_fence_all(); /* so that other streams say how far they are before the next prefetch */
     if (!rc) session_flush();
     return rc;
 }
