@@ -128,7 +128,7 @@ static void fetch_ends(struct fetch *f) {
     atomic_fetch_sub(&fetching, 1);
 }
 
-/* The program has waited for work: what is on its way may be older than that, and must be there to be taken from the host again. */
+/* The program has waited for work. Fetches that began before may bring what was there before that work: they end first, so that their blocks can be made stale. */
 static void await_older_fetches(void) {
     uint64_t last = fetches_begun;
     for (const struct fetch *f = fetches; f;) {
@@ -429,7 +429,7 @@ int managed_access(struct shim_stream *s, uint64_t address, uint64_t size, bool 
     pthread_mutex_lock(&region_lock);
     mirror_push_all();
     struct region *r = region_find(address);
-    if (r) r->accesses += written || r->mirror ? 1 : 0;
+    if (r && (written || r->mirror)) r->accesses++; /* a mirror lasts while anything uses the memory */
     if (r && !r->mirror && !rc) {
         uint64_t block = 1ull << r->shift, low = address - region_base(r), high = least(low + size, r->size);
         size_t first = low >> r->shift, n = ((high + block - 1) >> r->shift) - first;

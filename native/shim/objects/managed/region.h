@@ -82,7 +82,7 @@ extern pthread_mutex_t region_lock;
 /* A thread has finished with a region, or a fetch is over. */
 extern pthread_cond_t region_changed;
 extern struct region *region_list;
-/* Commands that are given memory and are not posted yet (managed_begin). It grows before region_given does, by which who has looked too early sees it. */
+/* Commands that are given memory and are not posted yet (managed_begin). It grows before region_given does: a thread that read it too early sees region_given change. */
 extern _Atomic uint64_t region_posting;
 /* Kernels that have been given their memory so far: each may write any region, also one that the host cannot access and no list has. Guarded by region_lock. */
 extern uint64_t region_launches;
